@@ -1,0 +1,98 @@
+"""Checks what would be published: the platform policy of the wheel, and that both archives hold the package alone.
+
+usage: check_distributions.py WHEEL SDIST
+
+Run from the root of the repository, in an environment that has auditwheel. Prints one line per promise kept; the first
+broken one ends it with exit status 1.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path, PurePosixPath
+
+POLICY = (2, 28)
+"""The newest glibc, as (major, minor), that the wheel may ask for: manylinux_2_28."""
+
+PACKAGE = Path("python/overtone")
+EXTENSION = "overtone/_core.abi3.so"
+
+SDIST_TOP = {
+    "CHANGELOG.md", "Cargo.lock", "Cargo.toml", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "python", "rust",
+}  # fmt: skip
+SDIST_SUFFIXES = {"", ".lock", ".md", ".py", ".pyi", ".rs", ".toml", ".typed"}
+
+
+def require(promise: str, broken: object) -> None:
+    """Report a promise; `broken` is whatever speaks against it, and empty when it is kept."""
+    if broken:
+        sys.exit(f"error: not so: {promise}: {broken}")
+    print(f"ok: {promise}")
+
+
+def check_tags(wheel: Path) -> None:
+    """The wheel says abi3 for Python 3.10 and manylinux_2_28 of this architecture, and auditwheel agrees."""
+    python, abi, platform = wheel.stem.split("-")[-3:]
+    prefix = f"manylinux_{POLICY[0]}_{POLICY[1]}_"
+    expected = ("cp310", "abi3", True)
+    found = (python, abi, platform.startswith(prefix))
+    require(f"{wheel.name} is tagged cp310-abi3-{prefix}*", found != expected and wheel.name)
+
+    shown = subprocess.run(["auditwheel", "show", "--json", wheel], check=True, capture_output=True, text=True).stdout
+    report = json.loads(shown)
+    tag = report["overall_tag"]
+    fits = tag.startswith("manylinux_") and tuple(map(int, tag.split("_")[1:3])) <= POLICY
+    require(f"auditwheel finds it no stricter than that ({tag})", not fits and shown)
+    require("any processor of this architecture can load it", report["unsupported_isa"])
+    require("it needs no library beside it", report["external_libs"])
+
+
+def check_wheel_contents(wheel: Path) -> None:
+    """The wheel holds the Python package, the extension module and its metadata: all of it, and nothing else."""
+    sources = {
+        f"overtone/{file.relative_to(PACKAGE).as_posix()}"
+        for file in PACKAGE.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so"
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+        info = next(PurePosixPath(name).parts[0] for name in names if ".dist-info/" in name)
+        metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
+        extension = archive.read(EXTENSION)
+    expected = sources | {EXTENSION} | {
+        f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+    }  # fmt: skip
+    require("the wheel holds the package and nothing else", sorted(names ^ expected))
+
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    require("the package needs numpy alone", [line for line in needed if not line.startswith("numpy")] or not needed)
+
+    here = [str(path).encode() for path in (Path.home(), Path.cwd()) if len(path.parts) > 1]
+    require("the extension module names no folder of the machine it was built on", [p for p in here if p in extension])
+
+
+def check_sdist_contents(sdist: Path) -> None:
+    """The sdist holds sources, and nothing built, cached or recorded."""
+    with tarfile.open(sdist) as archive:
+        files = [PurePosixPath(*PurePosixPath(member.name).parts[1:]) for member in archive if member.isfile()]
+    strangers = [str(f) for f in files if f.parts[0] not in SDIST_TOP or f.suffix not in SDIST_SUFFIXES]
+    require("the sdist holds sources and nothing else", strangers)
+    missing = sorted(SDIST_TOP - {file.parts[0] for file in files})
+    require("the sdist has all that a build needs", missing)
+
+
+def main() -> None:
+    """Check the two archives named on the command line."""
+    wheel, sdist = map(Path, sys.argv[1:])
+    check_tags(wheel)
+    check_wheel_contents(wheel)
+    check_sdist_contents(sdist)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+# Builds, tests and shows overtone. `make` lists the targets.
+#
+# Everything built lies in target/ (cargo's and ours) and dist/ (what would be published); the environment that
+# `make demo` leaves for its user is .venv. Needs Python >= 3.10 with venv, Rust and a C++ compiler; the rest comes from
+# PyPI and crates.io, pinned by Cargo.lock and .ci/requirements-*.txt.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= python3
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# One interpreter for every build: another would make cargo build the bindings again.
+export PYO3_PYTHON := $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+SDIST := dist/overtone-$(VERSION).tar.gz
+WHEEL := dist/overtone-$(VERSION)-cp310-abi3-manylinux_2_28_$(shell uname -m).whl
+
+TARGET := $(CARGO_TARGET_DIR)
+TOOLS := $(TARGET)/tools
+TESTS := $(TARGET)/tests
+NEXTEST := $(or $(shell command -v cargo-nextest),$(TARGET)/nextest/bin/cargo-nextest)
+CARGO_HOME ?= $(HOME)/.cargo
+
+SOURCES := $(shell find rust python -type f -not -name '*.py[co]' -not -name '*.so') \
+    Cargo.toml Cargo.lock pyproject.toml README.md CHANGELOG.md LICENSE
+
+.PHONY: help demo test test-rust test-python lint format wheel sdist check-dist bench develop clean
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- use ---------------------------------------------------------------------------------------------------------
+
+DEMO_ARCH ?= qwen3-tts-0.6b
+DEMO := $(TARGET)/demo/$(DEMO_ARCH)
+
+demo: .venv/ready $(DEMO)/frames.safetensors ## Install overtone in .venv, make a checkpoint of a true architecture, predict frames.
+	.venv/bin/overtone predict $(DEMO) --frames $(DEMO)/frames.safetensors --out $(DEMO)/codes.safetensors
+
+$(DEMO)/frames.safetensors: | .venv/ready
+	mkdir -p $(@D)
+	.venv/bin/overtone make-checkpoint $(@D) --arch $(DEMO_ARCH)
+
+.venv/ready: $(WHEEL)
+	@echo "== .venv: overtone with its command line"
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --force-reinstall --no-deps $(WHEEL)
+	.venv/bin/pip install --quiet '$(WHEEL)[cli]'
+	@touch $@
+
+bench: .venv/ready $(DEMO)/frames.safetensors ## Measure ms per frame and real-time factor on this machine.
+	.venv/bin/overtone bench $(DEMO)
+
+# --- check -------------------------------------------------------------------------------------------------------
+
+test: test-rust test-python ## Run every test, against the wheel that the sdist builds.
+
+test-rust: $(NEXTEST) ## Run the tests and documentation examples of the Rust crates.
+	$(NEXTEST) nextest run --workspace --locked
+	cargo test --workspace --locked --doc
+
+test-python: $(TESTS)/ready check-dist ## Run pytest and the docstring examples against the installed wheel.
+	$(TESTS)/bin/pytest --doctest-modules --pyargs overtone tests
+
+lint: $(TOOLS)/ready $(TESTS)/ready ## Check format, lints, types and the stubs of the compiled module.
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
+	$(TOOLS)/bin/ruff check
+	$(TOOLS)/bin/ruff format --check
+	$(TESTS)/bin/mypy
+	$(TESTS)/bin/mypy --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls tests
+	$(TESTS)/bin/stubtest overtone._core --mypy-config-file pyproject.toml
+
+format: $(TOOLS)/ready ## Format Rust and Python, and mend what ruff can mend.
+	cargo fmt --all
+	$(TOOLS)/bin/ruff check --fix
+	$(TOOLS)/bin/ruff format
+
+check-dist: $(WHEEL) $(TOOLS)/ready ## Check the wheel's platform policy and what both archives hold.
+	PATH="$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python .ci/check_distributions.py $(WHEEL) $(SDIST)
+
+# --- build -------------------------------------------------------------------------------------------------------
+
+sdist: $(SDIST) ## Build dist/overtone-VERSION.tar.gz.
+
+wheel: $(WHEEL) ## Build the manylinux_2_28 wheel from the sdist, into dist/.
+
+$(SDIST): $(SOURCES) | $(TOOLS)/ready
+	$(TOOLS)/bin/maturin sdist --out dist
+
+# Zig links against the glibc that the tag promises, whatever this machine has. The wheel names no folder of this machine.
+# pip would otherwise keep the wheel in its cache under the name of the sdist, and bring it back for a later sdist.
+$(WHEEL): $(SDIST)
+	@echo "== the wheel, from $(SDIST): this compiles everything once"
+	PATH="$(TOOLS)/bin:$$PATH" \
+	MATURIN_PEP517_ARGS='--zig --compatibility manylinux_2_28' \
+	RUSTFLAGS='--remap-path-prefix=$(CARGO_HOME)=cargo' \
+	$(TOOLS)/bin/pip wheel --verbose --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist $(SDIST)
+
+develop: .venv/ready .ci/requirements-tests.txt $(TOOLS)/ready ## Install overtone editable in .venv with the test tools, for quick edits: .venv/bin/pytest.
+	.venv/bin/pip install --quiet -r .ci/requirements-tests.txt
+	VIRTUAL_ENV=$(CURDIR)/.venv $(TOOLS)/bin/maturin develop
+
+$(TOOLS)/ready: .ci/requirements-tools.txt
+	@echo "== tools: $(TOOLS)"
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("error: Python 3.10 or newer is needed; name one with make PYTHON=...")'
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/pip install --quiet -r $<
+	@touch $@
+
+$(TESTS)/ready: $(WHEEL) .ci/requirements-tests.txt
+	@echo "== a fresh environment with the wheel: $(TESTS)"
+	$(PYTHON) -m venv --clear $(TESTS)
+	$(TESTS)/bin/pip install --quiet -r .ci/requirements-tests.txt '$(WHEEL)[cli]'
+	@touch $@
+
+$(TARGET)/nextest/bin/cargo-nextest:
+	@echo "== cargo-nextest is not installed: building it in $(TARGET)/nextest"
+	cargo install cargo-nextest --locked --version 0.9.143 --root $(TARGET)/nextest
+
+clean: ## Remove everything built.
+	rm -rf $(TARGET) dist .venv python/overtone/_core*.so

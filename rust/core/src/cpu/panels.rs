@@ -1,0 +1,224 @@
+//! Weight matrices, packed for one forward read.
+//!
+//! A matrix [outputs, inputs] becomes panels of sixteen output rows; inside a panel the sixteen weights of input
+//! feature 0 come first, then those of feature 1, and so on, stored two features at a time. Rows beyond the last
+//! output, and a feature beyond the last, are zero.
+
+use super::lanes::{INT8_BIAS, LANES, Lane16, Lanes, int8_byte};
+use crate::tensor::TensorView;
+use bytemuck::{Pod, Zeroable};
+use half::bf16;
+use rayon::prelude::*;
+use std::sync::Mutex;
+
+/// Element type of the packed weights. Activations are float32 for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightType {
+    /// IEEE binary32.
+    Float32,
+    /// bfloat16; from wider storage rounded to nearest, ties to even.
+    BFloat16,
+    /// Symmetric int8 with one float32 scale per output row, max |w| / 127: for q, k, v, o, gate and up. Down
+    /// projections, heads and the talker's projection stay bfloat16.
+    Int8,
+}
+
+impl WeightType {
+    /// The name users give: `float32`, `bfloat16` or `int8`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float32 => "float32",
+            Self::BFloat16 => "bfloat16",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Bytes of one weight.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Float32 => 4,
+            Self::BFloat16 => 2,
+            Self::Int8 => 1,
+        }
+    }
+
+    /// The type of the matrices that int8 leaves alone.
+    pub const fn unquantised(self) -> Self {
+        match self {
+            Self::Float32 => Self::Float32,
+            Self::BFloat16 | Self::Int8 => Self::BFloat16,
+        }
+    }
+}
+
+/// The weights of two input features for the sixteen output rows of a panel.
+pub(super) trait FeaturePair: Pod + Send + Sync {
+    /// Widens both features' weights, exactly.
+    fn widen<L: Lanes>(&self) -> [L; 2];
+    /// Stores the weight of feature 0 or 1 for the output row at `lane`.
+    fn set(&mut self, feature: usize, lane: usize, weight: f32);
+}
+
+/// Two features in float32.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(32))]
+pub(super) struct Float32Pair([Lane16; 2]);
+
+impl FeaturePair for Float32Pair {
+    #[inline(always)]
+    fn widen<L: Lanes>(&self) -> [L; 2] {
+        [L::load(&self.0[0]), L::load(&self.0[1])]
+    }
+
+    fn set(&mut self, feature: usize, lane: usize, weight: f32) {
+        self.0[feature][lane] = weight;
+    }
+}
+
+/// Two features in bfloat16: word i holds row i in its lower and row i + 8 in its upper half, so that widening is a
+/// shift and a mask.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(32))]
+pub(super) struct BFloat16Pair([[u32; LANES / 2]; 2]);
+
+impl FeaturePair for BFloat16Pair {
+    #[inline(always)]
+    fn widen<L: Lanes>(&self) -> [L; 2] {
+        [L::widen_bfloat16(&self.0[0]), L::widen_bfloat16(&self.0[1])]
+    }
+
+    fn set(&mut self, feature: usize, lane: usize, weight: f32) {
+        let word = &mut self.0[feature][lane % (LANES / 2)];
+        let shift = lane / (LANES / 2) * 16;
+        *word = *word & !(0xffff << shift) | u32::from(bf16::from_f32(weight).to_bits()) << shift;
+    }
+}
+
+/// Two features in int8, biased to unsigned bytes, in the order of [`int8_byte`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(32))]
+pub(super) struct Int8Pair([u8; 2 * LANES]);
+
+impl FeaturePair for Int8Pair {
+    #[inline(always)]
+    fn widen<L: Lanes>(&self) -> [L; 2] {
+        L::widen_int8_pair(&self.0)
+    }
+
+    /// `weight` is already divided by its row's scale.
+    fn set(&mut self, feature: usize, lane: usize, weight: f32) {
+        self.0[int8_byte(feature, lane)] = (weight.round_ties_even() as i32 + INT8_BIAS) as u8;
+    }
+}
+
+/// The packed weights, by element type: [panels · ⌈inputs / 2⌉] feature pairs.
+#[derive(Debug)]
+pub(super) enum Pairs {
+    Float32(Vec<Float32Pair>),
+    BFloat16(Vec<BFloat16Pair>),
+    Int8 { pairs: Vec<Int8Pair>, scales: Vec<Lane16> },
+}
+
+/// A packed matrix [outputs, inputs].
+#[derive(Debug)]
+pub struct PanelMatrix {
+    inputs: usize,
+    pub(super) pairs: Pairs,
+}
+
+impl PanelMatrix {
+    /// A matrix of zeros with room for `outputs` rows.
+    pub fn new(weight_type: WeightType, outputs: usize, inputs: usize) -> Self {
+        let panels = outputs.div_ceil(LANES);
+        let count = panels * inputs.div_ceil(2);
+        let pairs = match weight_type {
+            WeightType::Float32 => Pairs::Float32(vec![Float32Pair::zeroed(); count]),
+            WeightType::BFloat16 => Pairs::BFloat16(vec![BFloat16Pair::zeroed(); count]),
+            WeightType::Int8 => Pairs::Int8 {
+                pairs: vec![Int8Pair([INT8_BIAS as u8; 2 * LANES]); count],
+                scales: vec![[0.0; LANES]; panels],
+            },
+        };
+        Self { inputs, pairs }
+    }
+
+    /// Packs rows of `tensor` [rows, inputs]: `source_row` tells which of its rows, if any, becomes an output row.
+    pub fn pack(&mut self, tensor: TensorView<'_>, source_row: impl Fn(usize) -> Option<usize> + Sync) {
+        let inputs = self.inputs;
+        match &mut self.pairs {
+            Pairs::Float32(pairs) => pack_panels(pairs, inputs, tensor, source_row, |_, _, _| {}),
+            Pairs::BFloat16(pairs) => pack_panels(pairs, inputs, tensor, source_row, |_, _, _| {}),
+            Pairs::Int8 { pairs, scales } => {
+                let scales: Vec<_> = scales.iter_mut().map(Mutex::new).collect();
+                pack_panels(pairs, inputs, tensor, source_row, |panel, lane, row| {
+                    let scale = divide_by_scale(row);
+                    if let Ok(mut scales) = scales[panel].lock() {
+                        scales[lane] = scale;
+                    }
+                });
+            }
+        }
+    }
+
+    /// Input features.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Bytes of the packed weights and their scales.
+    pub fn bytes(&self) -> usize {
+        let scales = match &self.pairs {
+            Pairs::Int8 { scales, .. } => size_of_val(scales.as_slice()),
+            Pairs::Float32(_) | Pairs::BFloat16(_) => 0,
+        };
+        size_of_val(self.words()) + scales
+    }
+
+    /// The packed weights as words, panel after panel.
+    pub(super) fn words(&self) -> &[u32] {
+        match &self.pairs {
+            Pairs::Float32(pairs) => bytemuck::cast_slice(pairs),
+            Pairs::BFloat16(pairs) => bytemuck::cast_slice(pairs),
+            Pairs::Int8 { pairs, .. } => bytemuck::cast_slice(pairs),
+        }
+    }
+}
+
+/// Packs every row that `source_row` finds, panels in parallel; `prepare` sees each widened row before, with its
+/// panel and lane.
+fn pack_panels<P: FeaturePair>(
+    pairs: &mut [P],
+    inputs: usize,
+    tensor: TensorView<'_>,
+    source_row: impl Fn(usize) -> Option<usize> + Sync,
+    prepare: impl Fn(usize, usize, &mut [f32]) + Sync,
+) {
+    pairs.par_chunks_mut(inputs.div_ceil(2)).enumerate().for_each_init(
+        || vec![0.0; inputs],
+        |row, (panel, pairs)| {
+            for lane in 0..LANES {
+                let Some(source) = source_row(panel * LANES + lane) else { continue };
+                for (input, weight) in row.iter_mut().enumerate() {
+                    *weight = tensor.get(source * inputs + input);
+                }
+                prepare(panel, lane, row);
+                for (input, &weight) in row.iter().enumerate() {
+                    pairs[input / 2].set(input % 2, lane, weight);
+                }
+            }
+        },
+    );
+}
+
+/// Divides a row by its scale, max |w| / 127, so that rounding gives its int8 weights; returns the scale.
+fn divide_by_scale(row: &mut [f32]) -> f32 {
+    let scale = row.iter().fold(0.0_f32, |largest, weight| largest.max(weight.abs())) / 127.0;
+    if scale > 0.0 {
+        for weight in row {
+            *weight /= scale;
+        }
+    } else {
+        row.fill(0.0);
+    }
+    scale
+}

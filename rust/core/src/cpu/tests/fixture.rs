@@ -1,0 +1,141 @@
+//! Golden models and what they are run on.
+
+use crate::checkpoint::tensor_file::{self, FileTensor};
+use crate::checkpoint::Checkpoint;
+use crate::cpu::executor::CpuOptions;
+use crate::cpu::lanes::Lane16;
+use crate::cpu::{CpuExecutor, WeightType};
+use crate::frame::{FrameInputs, FrameOutputs, RowSampling};
+use crate::sampling::SamplingParams;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+pub const GOLDENS: [&str; 3] = ["omni-tiny", "tts-tiny-projected", "standalone"];
+
+/// A golden directory: inputs, parameters and expected outputs.
+pub struct Golden {
+    pub directory: PathBuf,
+    pub frames: BTreeMap<String, FileTensor<'static>>,
+    pub expected: BTreeMap<String, FileTensor<'static>>,
+    params: serde_json::Value,
+}
+
+impl Golden {
+    pub fn new(name: &str) -> Self {
+        let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name);
+        let read = |file: &str| tensor_file::read(&directory.join(file)).unwrap();
+        let params = std::fs::read_to_string(directory.join("params.json")).unwrap();
+        Self {
+            frames: read("frames.safetensors"),
+            expected: read("expected.safetensors"),
+            params: serde_json::from_str(&params).unwrap(),
+            directory,
+        }
+    }
+
+    pub fn open(&self) -> Checkpoint<'static> {
+        let checkpoint = Checkpoint::open(&self.directory).unwrap();
+        let table = self.directory.join("code_zero_table.safetensors");
+        if table.exists() { checkpoint.with_code_zero_table(&table).unwrap() } else { checkpoint }
+    }
+
+    pub fn params(&self, set: &str) -> Vec<SamplingParams> {
+        let rows = self.params["sets"][set].as_array().unwrap();
+        rows.iter()
+            .map(|row| {
+                SamplingParams::from_numbers(
+                    row["temperature"].as_f64().unwrap(),
+                    row["top_k"].as_i64().unwrap(),
+                    row["top_p"].as_f64().unwrap(),
+                    row["seed"].as_u64().unwrap(),
+                )
+                .unwrap()
+            })
+            .collect()
+    }
+
+    /// [T, B].
+    pub fn shape(&self) -> (usize, usize) {
+        let shape = &self.frames["code_zero"].shape;
+        (shape[0], shape[1])
+    }
+
+    /// Hidden rows and codes of frame `t`.
+    pub fn inputs(&self, t: usize) -> (Vec<f32>, Vec<i64>) {
+        let (_, batch) = self.shape();
+        let hidden = self.frames["talker_last_hidden"].to_f32().unwrap();
+        let width = hidden.len() / self.frames["code_zero"].to_i64().unwrap().len();
+        let code_zero = self.frames["code_zero"].to_i64().unwrap();
+        (
+            hidden[t * batch * width..(t + 1) * batch * width].to_vec(),
+            code_zero[t * batch..(t + 1) * batch].to_vec(),
+        )
+    }
+}
+
+pub fn load(checkpoint: &Checkpoint<'_>, weight_type: WeightType, threads: usize, max_batch: usize) -> CpuExecutor {
+    let options = CpuOptions { weight_type, threads: Some(threads), max_batch };
+    CpuExecutor::load(checkpoint, options, &mut |_, _| ControlFlow::Continue(())).unwrap()
+}
+
+/// Everything one frame gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predicted {
+    pub codes: Vec<i32>,
+    pub codec_sum: Vec<f32>,
+    pub status: Vec<i32>,
+    pub logits: Vec<f32>,
+}
+
+impl Predicted {
+    /// What stream `row` of `rows` got.
+    pub fn row(&self, row: usize, rows: usize) -> Self {
+        fn part<T: Clone>(all: &[T], row: usize, rows: usize) -> Vec<T> {
+            all.chunks_exact(all.len() / rows).nth(row).unwrap().to_vec()
+        }
+        Self {
+            codes: part(&self.codes, row, rows),
+            codec_sum: part(&self.codec_sum, row, rows),
+            status: part(&self.status, row, rows),
+            logits: part(&self.logits, row, rows),
+        }
+    }
+}
+
+/// Runs one frame in an arena full of NaN, with logits.
+pub fn predict(
+    executor: &mut CpuExecutor,
+    hidden: &[f32],
+    code_zero: &[i64],
+    params: &[SamplingParams],
+    frame_index: u64,
+) -> Predicted {
+    let streams = code_zero.len();
+    let spec = executor.spec().clone();
+    let table = executor.code_zero_table().unwrap().clone();
+    let mut arena: Vec<Lane16> = vec![[f32::NAN; 16]; executor.workspace_blocks()];
+    let mut predicted = Predicted {
+        codes: vec![-7; streams * spec.codes_per_frame()],
+        codec_sum: vec![f32::NAN; streams * spec.talker_hidden_size],
+        status: vec![-7; streams],
+        logits: vec![f32::NAN; streams * spec.residual_codebooks * spec.codebook_size],
+    };
+    let sampling: Vec<_> = params.iter().map(|&params| RowSampling { params, frame_index }).collect();
+    executor.run_frame(
+        &mut arena,
+        &FrameInputs {
+            talker_last_hidden: hidden,
+            code_zero,
+            sampling: &sampling,
+            code_zero_table: table.view(),
+        },
+        &mut FrameOutputs {
+            codes: &mut predicted.codes,
+            codec_sum: &mut predicted.codec_sum,
+            status: &mut predicted.status,
+            logits: Some(&mut predicted.logits),
+        },
+    );
+    predicted
+}

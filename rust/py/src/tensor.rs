@@ -1,0 +1,145 @@
+//! `overtone.Tensor`: the tensors that overtone hands out, and its view of tensors it was given.
+//!
+//! A tensor is a strided view and a shared owner of the memory: an allocation of its own, the weights, or whatever
+//! lent the memory. Exports (capsules, NumPy arrays) share the owner, so they outlive the `Tensor`. The executor
+//! writes frame outputs through [`Tensor::writer`] while Python may hold such exports: they see the new values, as
+//! two NumPy views of one array do; who reads during the write sees old and new values mixed.
+//!
+//! What Python calls is in [`methods`].
+
+use std::any::Any;
+use std::sync::Arc;
+
+use overtone_core::tensor::FloatType;
+use pyo3::prelude::*;
+
+use crate::dlpack::access::Writer;
+use crate::dlpack::element::ElementType;
+use crate::dlpack::expect::bracketed;
+use crate::dlpack::import::ImportedTensor;
+use crate::dlpack::view::StridedView;
+use crate::errors::Raised;
+use buffer::Buffer;
+
+pub mod buffer;
+mod methods;
+
+/// A tensor in host memory that speaks DLPack and NumPy's protocols.
+///
+/// >>> import overtone
+/// >>> overtone.Tensor.zeros([2, 3], "int32").tolist()
+/// [[0, 0, 0], [0, 0, 0]]
+#[pyclass(frozen, weakref, module = "overtone", name = "Tensor")]
+#[derive(Debug)]
+pub struct Tensor {
+    view: StridedView,
+    read_only: bool,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Tensor {
+    /// A contiguous tensor of zeros with memory of its own.
+    ///
+    /// # Errors
+    /// An `InputError` for a shape that no address space holds, an `OutOfMemoryError` when memory is short.
+    pub fn zeroed(element: ElementType, shape: &[usize]) -> Result<Self, Raised> {
+        let too_large = || Raised::input(format!("shape {}: too large", bracketed(shape)));
+        let bytes = shape
+            .iter()
+            .try_fold(element.size(), |bytes, &extent| bytes.checked_mul(extent))
+            .ok_or_else(too_large)?;
+        let buffer = Arc::new(Buffer::zeroed(bytes)?);
+        let extents = shape
+            .iter()
+            .map(|&extent| i64::try_from(extent))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|_| too_large())?;
+        // SAFETY: the buffer holds the contiguous elements of the shape, and stays beside the view.
+        let view = unsafe { StridedView::new(buffer.data(), element, &extents, None) }
+            .map_err(|error| Raised::input(format!("shape {}: {error}", bracketed(shape))))?;
+        Ok(Self { view, read_only: false, owner: buffer })
+    }
+
+    /// A read-only tensor over bytes inside `owner`, an embedding table of the weights for example: `bytes` says
+    /// which, contiguous, row-major and in the machine's byte order.
+    ///
+    /// # Errors
+    /// An `InputError` when the bytes are not `shape` elements of the type.
+    pub fn borrowed<T: Send + Sync + 'static>(
+        owner: Arc<T>,
+        float_type: FloatType,
+        shape: &[usize],
+        bytes: impl for<'a> FnOnce(&'a T) -> &'a [u8],
+    ) -> Result<Self, Raised> {
+        let element = ElementType::from(float_type);
+        let bytes = bytes(&owner);
+        let extents: Vec<i64> =
+            shape.iter().map(|&extent| i64::try_from(extent).unwrap_or(i64::MAX)).collect();
+        // SAFETY: the bytes live inside `owner`, which stays beside the view and, being shared, does not change;
+        // that they suffice is checked before the view is used. Read-only, so nobody writes through the pointer.
+        let view = unsafe { StridedView::new(bytes.as_ptr().cast_mut(), element, &extents, None) }
+            .map_err(|error| Raised::input(format!("shape {}: {error}", bracketed(shape))))?;
+        if view.size_in_bytes() != bytes.len() {
+            let found = format!("{} bytes", bytes.len());
+            let expected = format!("{} of {element} {}", view.size_in_bytes(), bracketed(shape));
+            return Err(Raised::input(format!("{found}, expected {expected}"))
+                .found(found)
+                .expected(expected));
+        }
+        Ok(Self { view, read_only: true, owner })
+    }
+
+    /// A tensor over the memory of an argument, kept alive with it.
+    pub fn from_imported(imported: &ImportedTensor) -> Self {
+        Self { view: imported.view().clone(), read_only: imported.read_only(), owner: imported.owner() }
+    }
+
+    /// Shape, strides, type and elements.
+    pub const fn view(&self) -> &StridedView {
+        &self.view
+    }
+
+    /// Whether the memory must not be written.
+    pub const fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// What keeps the memory alive.
+    pub fn owner(&self) -> Arc<dyn Any + Send + Sync> {
+        Arc::clone(&self.owner)
+    }
+
+    /// Write access, for as long as Python may hold views of the same memory (see the module's head).
+    ///
+    /// # Errors
+    /// An `InputError` for a read-only tensor.
+    pub fn writer(&self) -> Result<Writer<'_>, Raised> {
+        if self.read_only {
+            Err(Raised::input("the tensor is read-only"))
+        } else {
+            Ok(Writer::new(&self.view))
+        }
+    }
+
+    /// The same elements in fresh, contiguous memory.
+    fn copied(&self) -> Result<Self, Raised> {
+        let copy = Self::zeroed(self.view.element(), self.view.shape())?;
+        // SAFETY: the copy's buffer is `size_in_bytes` long, and nobody else has seen it yet.
+        let target = unsafe { std::slice::from_raw_parts_mut(copy.view.data(), copy.view.size_in_bytes()) };
+        self.view.read_bytes(target).map_err(|error| Raised::input(error.to_string()))?;
+        Ok(copy)
+    }
+
+    /// The same values as float32, in fresh, contiguous memory.
+    fn widened(&self) -> Result<Self, Raised> {
+        let copy = Self::zeroed(ElementType::Float32, self.view.shape())?;
+        // SAFETY: the copy's buffer is one float32 per element long, aligned for them, and nobody else has seen it.
+        let target =
+            unsafe { std::slice::from_raw_parts_mut(copy.view.data().cast::<f32>(), copy.view.elements()) };
+        self.view.read_f32(target).map_err(|error| Raised::input(error.to_string()))?;
+        Ok(copy)
+    }
+}
+
+#[cfg(test)]
+mod tests;
