@@ -93,14 +93,18 @@ wheel: $(WHEEL) ## Build the manylinux_2_28 wheel from the sdist, into dist/.
 $(SDIST): $(SOURCES) | $(TOOLS)/ready
 	$(TOOLS)/bin/maturin sdist --out dist
 
-# Zig links against the glibc that the tag promises, whatever this machine has. The wheel names no folder of this machine.
-# pip would otherwise keep the wheel in its cache under the name of the sdist, and bring it back for a later sdist.
+# Zig links against the glibc that the tag promises, whatever this machine has; the wheel names no folder of this machine.
+# The sources are unpacked with the time of unpacking: with the constant time that they have in the archive, cargo would
+# take crates that it built from an earlier sdist for up to date.
 $(WHEEL): $(SDIST)
 	@echo "== the wheel, from $(SDIST): this compiles everything once"
+	rm -rf $(TARGET)/sdist
+	mkdir -p $(TARGET)/sdist
+	tar -xzmf $(SDIST) -C $(TARGET)/sdist
 	PATH="$(TOOLS)/bin:$$PATH" \
 	MATURIN_PEP517_ARGS='--zig --compatibility manylinux_2_28' \
 	RUSTFLAGS='--remap-path-prefix=$(CARGO_HOME)=cargo' \
-	$(TOOLS)/bin/pip wheel --verbose --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist $(SDIST)
+	$(TOOLS)/bin/pip wheel --verbose --no-deps --no-build-isolation --wheel-dir dist $(TARGET)/sdist/overtone-$(VERSION)
 
 develop: .venv/ready .ci/requirements-tests.txt $(TOOLS)/ready ## Install overtone editable in .venv with the test tools, for quick edits: .venv/bin/pytest.
 	.venv/bin/pip install --quiet -r .ci/requirements-tests.txt

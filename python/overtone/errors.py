@@ -6,7 +6,10 @@ A message carries the whole chain of causes; what a program may want to act on i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "BindingError",

@@ -156,6 +156,13 @@ impl Raised {
         self
     }
 
+    /// Says first where or in what it happened.
+    #[must_use]
+    pub fn context(mut self, what: impl std::fmt::Display) -> Self {
+        self.0.message = format!("{what}: {}", self.0.message);
+        self
+    }
+
     /// The same failure as another class, for a caller that knows what the tensor is for.
     #[must_use]
     pub fn with_class(mut self, class: ErrorClass) -> Self {

@@ -5,15 +5,26 @@
 //! | [`dlpack`] | tensors in from any producer, and out to any consumer, without a copy |
 //! | [`tensor`] | `overtone.Tensor`: the tensors that overtone hands out |
 //! | [`enter`] | the one way from Python into long Rust work: GIL released, panics caught, Ctrl-C heard |
-//! | [`errors`] | the exceptions of `overtone.errors`, raised from Rust |
+//! | [`errors`], [`causes`] | the exceptions of `overtone.errors`, raised from Rust |
+//! | [`spec`] | `overtone.ModelSpec` |
+//! | [`executor`], [`frame`], [`arena`] | the CPU executor, and frames on it |
+//! | [`files`] | synthetic checkpoints, and safetensors files of frames and codes |
 //!
 //! Model, sampling and frames live in `overtone-core`; nothing here computes.
 
+use overtone_core::checkpoint::synthetic::Architecture;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
+pub mod arena;
+pub mod causes;
 pub mod dlpack;
 pub mod enter;
 pub mod errors;
+pub mod executor;
+pub mod files;
+pub mod frame;
+pub mod spec;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
@@ -21,5 +32,15 @@ mod testing;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
+    module.add_class::<spec::PyModelSpec>()?;
+    module.add_class::<executor::CpuExecutor>()?;
+    module.add_class::<frame::PreparedFrame>()?;
+    module.add_function(wrap_pyfunction!(executor::check_sampling, module)?)?;
+    module.add_function(wrap_pyfunction!(executor::estimate_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(files::make_checkpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(files::read_tensors, module)?)?;
+    module.add_function(wrap_pyfunction!(files::write_tensors, module)?)?;
+    module.add("ARCHITECTURES", PyTuple::new(module.py(), Architecture::NAMES)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     Ok(())
 }

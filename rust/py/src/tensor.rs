@@ -10,7 +10,6 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use overtone_core::tensor::FloatType;
 use pyo3::prelude::*;
 
 use crate::dlpack::access::Writer;
@@ -67,11 +66,11 @@ impl Tensor {
     /// An `InputError` when the bytes are not `shape` elements of the type.
     pub fn borrowed<T: Send + Sync + 'static>(
         owner: Arc<T>,
-        float_type: FloatType,
+        element: impl Into<ElementType>,
         shape: &[usize],
         bytes: impl for<'a> FnOnce(&'a T) -> &'a [u8],
     ) -> Result<Self, Raised> {
-        let element = ElementType::from(float_type);
+        let element = element.into();
         let bytes = bytes(&owner);
         let extents: Vec<i64> =
             shape.iter().map(|&extent| i64::try_from(extent).unwrap_or(i64::MAX)).collect();

@@ -8,7 +8,6 @@
 mod config_json;
 mod values;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
@@ -18,12 +17,14 @@ use std::str::FromStr;
 
 pub(crate) use config_json::config_json;
 
+use super::CheckpointError;
+use super::keys::Naming;
 use super::pending_file::{Existing, PendingFile, write_error};
-use super::tensor_file::{self, ElementType, FileTensor};
-use super::{CheckpointError, keys};
+use super::tensor_file::{self, ElementType};
 use crate::spec::weights::WeightName;
 use crate::spec::{Family, ModelSpec, PositionEncoding};
 use crate::tensor::FloatType;
+use values::{Distribution, Stream};
 
 /// An architecture that synthetic checkpoints are written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,7 +114,8 @@ impl FromStr for Architecture {
 /// Writes a checkpoint and `frames` frames of `batch` streams into `directory`, which is created if need be.
 ///
 /// `frames.safetensors` holds `talker_last_hidden` [T, B, Ht] float32, rows of unit root mean square, and `code_zero`
-/// [T, B] int32. `progress` is told the bytes made so far and the bytes in all, once per tensor, and may stop the work.
+/// [T, B] int32. `progress` is told the bytes made so far and the bytes in all, and may stop
+/// the work.
 ///
 /// # Errors
 /// There is a checkpoint already, no frame or stream is asked for, `progress` says stop, or the operating system
@@ -128,13 +130,16 @@ pub fn write_synthetic(
 ) -> Result<(), CheckpointError> {
     let spec = architecture.spec();
     let rows = frames.checked_mul(batch).filter(|rows| *rows > 0);
-    let hidden_bytes = rows.and_then(|rows| rows.checked_mul(spec.talker_hidden_size * 4));
-    if hidden_bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+    let bytes = rows.and_then(|rows| rows.checked_mul((spec.talker_hidden_size + 1) * size_of::<f32>()));
+    let Some(frame_bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
         return Err(CheckpointError::FrameCount { frames, batch });
-    }
+    };
     refuse_existing(directory)?;
     let created = create_directory(directory)?;
-    let written = write_files(directory, &spec, seed, [frames, batch], progress);
+    let total = spec.parameters() + spec.weight_elements(WeightName::CodeZeroTable);
+    let total = (total * WEIGHT_TYPE.size() + frame_bytes) as u64;
+    let work = Work { directory, spec: &spec, seed, done: 0, total, progress };
+    let written = write_files(work, frames, batch);
     if written.is_err() && created {
         // Removes an empty directory only, and the error to report is the first one.
         let _ = fs::remove_dir(directory);
@@ -142,18 +147,15 @@ pub fn write_synthetic(
     written
 }
 
-fn write_files(
-    directory: &Path,
-    spec: &ModelSpec,
-    seed: u64,
-    frames: [usize; 2],
-    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<(), CheckpointError> {
-    let weights = pending_weights(directory, spec, seed, progress)?;
-    let frames =
-        tensor_file::pending(&directory.join("frames.safetensors"), &frame_tensors(spec, seed, frames))?;
-    let mut config = PendingFile::create(&directory.join("config.json"))?;
-    config.append(format!("{:#}\n", config_json(spec)).as_bytes())?;
+/// Type of all weights.
+const WEIGHT_TYPE: FloatType = FloatType::BFloat16;
+
+fn write_files(mut work: Work<'_>, frames: usize, batch: usize) -> Result<(), CheckpointError> {
+    let weights = work.pending_weights()?;
+    let frames = work.pending_frames(frames, batch)?;
+    let mut config = PendingFile::create(&work.directory.join("config.json"))?;
+    config.append(format!("{:#}\n", config_json(work.spec)).as_bytes())?;
+    work.advance(0)?;
 
     // The configuration comes last: a directory without one is no checkpoint yet.
     let mut published: Vec<PathBuf> = Vec::new();
@@ -172,48 +174,91 @@ fn write_files(
     Ok(())
 }
 
-/// `model.safetensors`, made and written tensor by tensor: only one is in memory.
-fn pending_weights(
-    directory: &Path,
-    spec: &ModelSpec,
+/// What is being written, and how far it is.
+struct Work<'a> {
+    directory: &'a Path,
+    spec: &'a ModelSpec,
     seed: u64,
-    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<PendingFile, CheckpointError> {
-    const TYPE: FloatType = FloatType::BFloat16;
-    let destination = directory.join("model.safetensors");
-    let names: Vec<WeightName> = spec.weights().chain([WeightName::CodeZeroTable]).collect();
-    let naming = keys::Naming::WHOLE_MODEL;
-    let layout =
-        names.iter().map(|name| (naming.key(*name), ElementType::Float(TYPE), spec.weight_shape(*name)));
-    let mut file = PendingFile::create(&destination)?;
-    file.append(&tensor_file::header(&destination, layout)?)?;
+    /// Bytes made so far.
+    done: u64,
+    /// Bytes of all tensors.
+    total: u64,
+    progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+}
 
-    let bytes_of = |name: &WeightName| spec.weight_elements(*name) * TYPE.size();
-    let total = names.iter().map(bytes_of).sum::<usize>() as u64;
-    let mut done = 0;
-    let mut bytes = Vec::new();
-    for (index, name) in names.iter().enumerate() {
-        if progress(done, total).is_break() {
-            return Err(CheckpointError::Interrupted { directory: directory.to_owned() });
+impl Work<'_> {
+    fn advance(&mut self, bytes: usize) -> Result<(), CheckpointError> {
+        self.done += bytes as u64;
+        match (self.progress)(self.done, self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => {
+                Err(CheckpointError::Interrupted { directory: self.directory.to_owned() })
+            }
         }
-        bytes.resize(bytes_of(name), 0);
-        values::fill_bfloat16(
-            &mut bytes,
-            values::Stream { seed, tensor: index as u32 },
-            distribution(spec, *name),
-        );
-        file.append(&bytes)?;
-        done += bytes.len() as u64;
     }
-    if progress(done, total).is_break() {
-        return Err(CheckpointError::Interrupted { directory: directory.to_owned() });
+
+    const fn stream(&self, tensor: u32) -> Stream {
+        Stream { seed: self.seed, tensor }
     }
-    Ok(file)
+
+    /// `model.safetensors`, made and written tensor by tensor: only one is in memory.
+    fn pending_weights(&mut self) -> Result<PendingFile, CheckpointError> {
+        let spec = self.spec;
+        let destination = self.directory.join("model.safetensors");
+        let names: Vec<WeightName> = spec.weights().chain([WeightName::CodeZeroTable]).collect();
+        let element_type = ElementType::Float(WEIGHT_TYPE);
+        let layout =
+            names.iter().map(|name| (Naming::WHOLE_MODEL.key(*name), element_type, spec.weight_shape(*name)));
+        let mut file = PendingFile::create(&destination)?;
+        file.append(&tensor_file::header(&destination, layout)?)?;
+        self.advance(0)?;
+        let mut bytes = Vec::new();
+        for (index, name) in names.into_iter().enumerate() {
+            bytes.resize(spec.weight_elements(name) * WEIGHT_TYPE.size(), 0);
+            values::fill_bfloat16(&mut bytes, self.stream(index as u32), distribution(spec, name));
+            file.append(&bytes)?;
+            self.advance(bytes.len())?;
+        }
+        Ok(file)
+    }
+
+    /// `frames.safetensors`, made and written some rows at a time.
+    fn pending_frames(&mut self, frames: usize, batch: usize) -> Result<PendingFile, CheckpointError> {
+        /// Rows that are made together.
+        const ROWS: usize = 256;
+        let width = self.spec.talker_hidden_size;
+        let codes = self.spec.code_zero_size.unwrap_or(0);
+        let destination = self.directory.join("frames.safetensors");
+        let hidden_type = ElementType::Float(FloatType::Float32);
+        let layout = [
+            ("talker_last_hidden".to_owned(), hidden_type, vec![frames, batch, width]),
+            ("code_zero".to_owned(), ElementType::Int32, vec![frames, batch]),
+        ];
+        let mut file = PendingFile::create(&destination)?;
+        file.append(&tensor_file::header(&destination, layout)?)?;
+        let rows = frames * batch;
+        for first in (0..rows).step_by(ROWS) {
+            let mut hidden = vec![0.0; ROWS.min(rows - first) * width];
+            values::fill_rows_of_unit_size(&mut hidden, width, first, self.stream(values::HIDDEN_ROWS));
+            let bytes: Vec<u8> = hidden.into_iter().flat_map(f32::to_le_bytes).collect();
+            file.append(&bytes)?;
+            self.advance(bytes.len())?;
+        }
+        for first in (0..rows).step_by(ROWS) {
+            let rows = first..rows.min(first + ROWS);
+            let bytes: Vec<u8> = rows
+                .flat_map(|row| values::code(row, codes, self.stream(values::CODES)).to_le_bytes())
+                .collect();
+            file.append(&bytes)?;
+            self.advance(bytes.len())?;
+        }
+        Ok(file)
+    }
 }
 
 /// Weights that keep every row of activations near unit size: linear layers and heads shrink with the root of their
 /// inputs, tables have rows like a talker's hidden state, norms scale by about one.
-fn distribution(spec: &ModelSpec, name: WeightName) -> values::Distribution {
+fn distribution(spec: &ModelSpec, name: WeightName) -> Distribution {
     use WeightName as Name;
     let (mean, deviation) = match name {
         Name::CodecEmbedding(_) | Name::CodeZeroTable => (0.0, 1.0),
@@ -225,23 +270,7 @@ fn distribution(spec: &ModelSpec, name: WeightName) -> values::Distribution {
         Name::ProjectionBias => (0.0, 0.02),
         _ => (0.0, 1.0 / (spec.weight_shape(name)[1] as f32).sqrt()),
     };
-    values::Distribution { mean, deviation }
-}
-
-fn frame_tensors(
-    spec: &ModelSpec,
-    seed: u64,
-    [frames, batch]: [usize; 2],
-) -> BTreeMap<String, FileTensor<'static>> {
-    let width = spec.talker_hidden_size;
-    let mut hidden = vec![0.0; frames * batch * width];
-    values::fill_rows_of_unit_size(&mut hidden, width, values::Stream { seed, tensor: values::HIDDEN_ROWS });
-    let stream = values::Stream { seed, tensor: values::CODES };
-    let codes = values::codes(frames * batch, spec.code_zero_size.unwrap_or(0), stream);
-    BTreeMap::from([
-        ("talker_last_hidden".to_owned(), FileTensor::from_f32(vec![frames, batch, width], &hidden)),
-        ("code_zero".to_owned(), FileTensor::from_i32(vec![frames, batch], &codes)),
-    ])
+    Distribution { mean, deviation }
 }
 
 /// Refuses a directory with a configuration or any weights in it.

@@ -146,7 +146,12 @@ impl CpuExecutor {
     /// # Panics
     /// When a slice's length does not fit the others, there are more streams than `max_batch`, or the arena is
     /// smaller than [`workspace_blocks`](Self::workspace_blocks).
-    pub fn run_frame(&mut self, arena: &mut [Lane16], inputs: &FrameInputs<'_>, outputs: &mut FrameOutputs<'_>) {
+    pub fn run_frame(
+        &mut self,
+        arena: &mut [Lane16],
+        inputs: &FrameInputs<'_>,
+        outputs: &mut FrameOutputs<'_>,
+    ) {
         let streams = inputs.code_zero.len();
         let width = self.spec.talker_hidden_size;
         assert!(streams <= self.max_batch(), "{streams} streams exceed max_batch");
@@ -195,9 +200,11 @@ impl CpuExecutor {
     /// Every matrix a frame reads, in order.
     fn frame_matrices(&self) -> impl Iterator<Item = &super::panels::PanelMatrix> {
         self.weights.heads.iter().flat_map(|head| {
-            let body = self.weights.layers.iter().flat_map(|layer| {
-                [&layer.query_key_value, &layer.output, &layer.gate_up, &layer.down]
-            });
+            let body = self
+                .weights
+                .layers
+                .iter()
+                .flat_map(|layer| [&layer.query_key_value, &layer.output, &layer.gate_up, &layer.down]);
             let projection = self.weights.projection.iter().map(|projection| &projection.weight);
             projection.chain(body).chain([head])
         })
@@ -355,10 +362,7 @@ impl FrameRun<'_> {
         let weights = self.weights;
         for (index, layer) in weights.layers.iter().enumerate() {
             self.norm(rows, &layer.input_norm, index > 0);
-            let inputs = ActivationRows::row_major(
-                &self.workspace.normed[..rows * hidden_panels],
-                rows,
-            );
+            let inputs = ActivationRows::row_major(&self.workspace.normed[..rows * hidden_panels], rows);
             let panels = (self.spec.query_width() + 2 * self.spec.key_value_width()).div_ceil(LANES);
             let outputs = &mut self.workspace.outputs[..rows * panels];
             product(self.instructions, &layer.query_key_value, inputs, outputs, Finish::Keep);
@@ -370,10 +374,7 @@ impl FrameRun<'_> {
             product(self.instructions, &layer.output, inputs, outputs, Finish::Keep);
             self.norm(rows, &layer.post_attention_norm, true);
 
-            let inputs = ActivationRows::row_major(
-                &self.workspace.normed[..rows * hidden_panels],
-                rows,
-            );
+            let inputs = ActivationRows::row_major(&self.workspace.normed[..rows * hidden_panels], rows);
             let gate_up = &mut self.workspace.gate_up[..rows * 2 * self.spec.mlp_width.div_ceil(LANES)];
             product(self.instructions, &layer.gate_up, inputs, gate_up, Finish::SwiGlu);
             let inputs = ActivationRows::panel_major(gate_up, rows, 2);
@@ -427,7 +428,8 @@ impl FrameRun<'_> {
             .zip(workspace.scores.par_chunks_exact_mut(score_blocks))
             .enumerate()
             .for_each(|(stream, ((((keys, values), projected), attended), scores))| {
-                let rows = projected.chunks_exact_mut(projected_blocks).zip(attended.chunks_exact_mut(query_blocks));
+                let rows =
+                    projected.chunks_exact_mut(projected_blocks).zip(attended.chunks_exact_mut(query_blocks));
                 for (offset, (projected, attended)) in rows.enumerate() {
                     let projected = &mut projected.as_flattened_mut()[..projected_width];
                     gather_row(outputs, pass.rows(), stream * per_stream + offset, projected);

@@ -111,9 +111,7 @@ impl Lanes for ScalarLanes {
     #[inline(always)]
     fn widen_int8_pair(bytes: &[u8; 2 * LANES]) -> [Self; 2] {
         std::array::from_fn(|feature| {
-            Self(std::array::from_fn(|lane| {
-                (i32::from(bytes[int8_byte(feature, lane)]) - INT8_BIAS) as f32
-            }))
+            Self(std::array::from_fn(|lane| (i32::from(bytes[int8_byte(feature, lane)]) - INT8_BIAS) as f32))
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::lanes::{InstructionSet, Kernel, LANES, Lane16, Lanes};
 use super::layer_math::swiglu;
-use super::panels::{FeaturePair, PanelMatrix, Pairs};
+use super::panels::{FeaturePair, Pairs, PanelMatrix};
 use rayon::prelude::*;
 
 /// Panels of one task: with one row, as many independent sums as hide an addition's latency.
@@ -111,7 +111,8 @@ impl<P: FeaturePair> Kernel for PanelTask<'_, P> {
             }
         } else if pairs.len() == TASK_PANELS * panel_pairs {
             for row in 0..inputs.rows {
-                let panels = std::array::from_fn(|panel| &pairs[panel * panel_pairs..(panel + 1) * panel_pairs]);
+                let panels =
+                    std::array::from_fn(|panel| &pairs[panel * panel_pairs..(panel + 1) * panel_pairs]);
                 let sums = panel_sums::<L, P, TASK_PANELS>(features, panels, inputs, row);
                 for (panel, sum) in sums.into_iter().enumerate() {
                     sum.store(&mut outputs[panel * inputs.rows + row]);

@@ -161,8 +161,7 @@ impl Reader<'_, '_> {
     /// One tensor's rows after another's.
     fn stacked(&mut self, names: &[WeightName], weight_type: WeightType) -> Result<PanelMatrix, LoadError> {
         let shapes = names.iter().map(|name| self.checkpoint.spec().weight_shape(*name));
-        let (outputs, inputs) =
-            shapes.fold((0, 0), |(outputs, _), shape| (outputs + shape[0], shape[1]));
+        let (outputs, inputs) = shapes.fold((0, 0), |(outputs, _), shape| (outputs + shape[0], shape[1]));
         let mut matrix = PanelMatrix::new(weight_type, outputs, inputs);
         let mut first = 0;
         for name in names {
@@ -176,7 +175,11 @@ impl Reader<'_, '_> {
     }
 
     /// A panel of `names[0]`, one of `names[1]`, and so on in turn.
-    fn alternating(&mut self, names: [WeightName; 2], weight_type: WeightType) -> Result<PanelMatrix, LoadError> {
+    fn alternating(
+        &mut self,
+        names: [WeightName; 2],
+        weight_type: WeightType,
+    ) -> Result<PanelMatrix, LoadError> {
         let shape = self.checkpoint.spec().weight_shape(names[0]);
         let (rows, inputs) = (shape[0], shape[1]);
         let mut matrix = PanelMatrix::new(weight_type, 2 * rows.next_multiple_of(LANES), inputs);

@@ -48,6 +48,15 @@ fn without(key: &str) -> Value {
 }
 
 #[test]
+fn what_is_not_a_json_object_is_refused() {
+    let error = Config::from_json(b"{", None).expect_err("not JSON");
+    assert!(matches!(error.problem(), ConfigProblem::Json(_)), "{error}");
+    assert!(error.to_string().starts_with("the configuration: not valid JSON: EOF"), "{error}");
+    let error = refused(&json!([1]));
+    assert!(matches!(error.problem(), ConfigProblem::RootNotAnObject { .. }), "{error}");
+}
+
+#[test]
 fn every_key_but_theta_and_code_groups_is_needed() {
     let all = flat();
     for key in all.as_object().unwrap().keys() {

@@ -17,6 +17,8 @@ pub enum Expect {
     Any(&'static str),
     /// An extent from 1 to the limit.
     UpTo(&'static str, usize),
+    /// At least this extent.
+    AtLeast(usize),
 }
 
 impl Expect {
@@ -25,6 +27,7 @@ impl Expect {
             Self::Is(expected) => extent == expected,
             Self::Any(_) => true,
             Self::UpTo(_, limit) => 1 <= extent && extent <= limit,
+            Self::AtLeast(least) => extent >= least,
         }
     }
 }
@@ -35,6 +38,7 @@ impl fmt::Display for Expect {
             Self::Is(extent) => write!(formatter, "{extent}"),
             Self::Any(symbol) => formatter.write_str(symbol),
             Self::UpTo(symbol, limit) => write!(formatter, "1 ≤ {symbol} ≤ {limit}"),
+            Self::AtLeast(least) => write!(formatter, "{least} or more"),
         }
     }
 }

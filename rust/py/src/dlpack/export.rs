@@ -70,11 +70,18 @@ unsafe extern "C" fn release<M: ManagedAbi>(managed: *mut M) {
 
 /// The capsule's destructor: releases a tensor that nobody consumed. A consumer renames the capsule.
 unsafe extern "C" fn discard<M: ManagedAbi>(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this once, with the capsule of `export` and the GIL held; under its first name the
-    // capsule still owns its tensor.
+    // SAFETY: Python calls this once, with the capsule of `export` and the GIL held.
+    let managed = unsafe {
+        if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 0 {
+            return;
+        }
+        ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>()
+    };
+    // SAFETY: under its first name the capsule still owns its tensor. Attaching tells PyO3 that the GIL is held, so
+    // that Python objects among the owners go at once; it fails only when the interpreter is going away.
     unsafe {
-        if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
-            release::<M>(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast());
+        if Python::try_attach(|_| release(managed)).is_none() {
+            release(managed);
         }
     }
 }

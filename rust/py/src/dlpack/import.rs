@@ -23,7 +23,8 @@ use crate::errors::{Raised, chain};
 use crate::tensor::Tensor;
 
 /// A tensor that Python lent us: described, checked to be in host memory, and kept alive until dropped. It may be
-/// dropped on any thread, with or without the GIL.
+/// dropped on any thread, with or without the GIL, which overtone never waits for: a Python object let go without it
+/// is freed at the next call into overtone.
 #[derive(Debug)]
 pub struct ImportedTensor {
     name: Cow<'static, str>,
@@ -129,7 +130,8 @@ impl ImportedTensor {
         Raised::input(format!("{}: {error}", self.name)).tensor(&*self.name)
     }
 
-    fn refused(&self, found: &str, expected: &str) -> Raised {
+    /// An `InputError` that says what this tensor is and what it should have been.
+    pub fn refused(&self, found: &str, expected: &str) -> Raised {
         refused(&self.name, found, expected)
     }
 }

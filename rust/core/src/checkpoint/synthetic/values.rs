@@ -66,11 +66,11 @@ pub(super) fn fill_bfloat16(bytes: &mut [u8], stream: Stream, distribution: Dist
     });
 }
 
-/// Fills rows of `width` elements, each with a root mean square of one.
-pub(super) fn fill_rows_of_unit_size(values: &mut [f32], width: usize, stream: Stream) {
+/// Fills rows of `width` elements, each with a root mean square of one. `first` is the number of the first row.
+pub(super) fn fill_rows_of_unit_size(values: &mut [f32], width: usize, first: usize, stream: Stream) {
     let pairs_in_a_row = width.div_ceil(2);
     values.par_chunks_mut(width).enumerate().for_each(|(row, values)| {
-        let first = row as u64 * pairs_in_a_row as u64;
+        let first = ((first + row) * pairs_in_a_row) as u64;
         for (offset, pair) in values.chunks_mut(2).enumerate() {
             pair.copy_from_slice(&stream.pair(first + offset as u64)[..pair.len()]);
         }
@@ -80,10 +80,10 @@ pub(super) fn fill_rows_of_unit_size(values: &mut [f32], width: usize, stream: S
     });
 }
 
-/// Codes below `size`, near enough uniform.
-pub(super) fn codes(count: usize, size: usize, stream: Stream) -> Vec<i32> {
-    let code = |index| ((u64::from(stream.words(index as u64)[0]) * size as u64) >> 32) as i32;
-    (0..count).map(code).collect()
+/// The code of a row: below `size`, near enough uniform.
+pub(super) fn code(row: usize, size: usize, stream: Stream) -> i32 {
+    let word = u64::from(stream.words(row as u64)[0]);
+    ((word * size as u64) >> 32) as i32
 }
 
 #[cfg(test)]
@@ -109,7 +109,18 @@ mod tests {
     }
 
     #[test]
-    fn tasks_and_neighbours_draw_different_numbers() {
+    fn a_tensor_of_many_tasks_is_one_sequence() {
+        let stream = Stream { seed: 5, tensor: 2 };
+        let mut bytes = vec![0; 3 * TASK_BYTES + 4];
+        fill_bfloat16(&mut bytes, stream, Distribution { mean: 0.0, deviation: 1.0 });
+        for (index, pair) in bytes.as_chunks::<4>().0.iter().enumerate() {
+            let expected = stream.pair(index as u64).map(|value| half::bf16::from_f32(value).to_le_bytes());
+            assert_eq!(pair, expected.as_flattened(), "pair {index}");
+        }
+    }
+
+    #[test]
+    fn seeds_tensors_and_places_draw_different_numbers() {
         let mut seen = std::collections::HashSet::new();
         for tensor in 0..3 {
             for seed in [0, 1, 1 << 32] {
@@ -123,12 +134,13 @@ mod tests {
     #[test]
     fn rows_have_unit_size_and_codes_stay_in_range() {
         let mut values = vec![0.0; 7 * 33];
-        fill_rows_of_unit_size(&mut values, 33, Stream { seed: 9, tensor: HIDDEN_ROWS });
+        fill_rows_of_unit_size(&mut values, 33, 0, Stream { seed: 9, tensor: HIDDEN_ROWS });
         for row in values.chunks(33) {
             let mean_square = row.iter().map(|value| value * value).sum::<f32>() / 33.0;
             assert!((mean_square - 1.0).abs() < 1e-5);
         }
-        let codes = codes(10_000, 96, Stream { seed: 9, tensor: CODES });
+        let stream = Stream { seed: 9, tensor: CODES };
+        let codes: Vec<i32> = (0..10_000).map(|row| code(row, 96, stream)).collect();
         assert_eq!(codes.iter().max(), Some(&95));
         assert_eq!(codes.iter().min(), Some(&0));
     }

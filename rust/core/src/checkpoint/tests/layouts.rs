@@ -268,3 +268,39 @@ fn in_memory<'a>(tensor: &'a FileTensor<'_>) -> InMemoryTensor<'a> {
         bytes: &tensor.bytes,
     }
 }
+
+#[test]
+fn a_checkpoint_is_shared_between_threads() {
+    let directory = directory(&small_config(), &small_tensors());
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..50).for_each(|_| assert_holds(&checkpoint, &small_tensors())));
+        }
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn pages_go_back_to_the_system_when_a_tensor_has_been_read() {
+    let mut config = small_config();
+    config["vocab_size"] = (1 << 16).into();
+    let mut tensors = small_tensors();
+    for (key, tensor) in &mut tensors {
+        if key.starts_with("lm_head") || key.contains("codec_embedding") {
+            let width = tensor.shape[1];
+            *tensor = FileTensor::from_f32(vec![1 << 16, width], &vec![1.0; width << 16]);
+        }
+    }
+    let directory = directory(&config, &tensors);
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    assert_holds(&checkpoint, &tensors);
+
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let path = directory.path().join("model.safetensors").display().to_string();
+    let mapping = maps.split_once(&path).expect("still mapped").1;
+    let resident = mapping.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    let resident: usize = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    // Of 5 MB, what may stay are the header and the few pages that the system maps around each it is asked for.
+    assert!(resident <= 512, "{resident} kB");
+}

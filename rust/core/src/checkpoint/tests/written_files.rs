@@ -63,7 +63,27 @@ fn synthetic_bytes_depend_on_the_arguments_alone() {
 }
 
 /// FNV-1a of the tiny architecture's weights under seed 7.
-const KNOWN_HASH: u64 = 0;
+const KNOWN_HASH: u64 = 0x9542_84b1_7a18_5679;
+
+#[test]
+fn a_row_does_not_depend_on_how_many_there_are() {
+    let [few, many] = [(3, 1), (150, 2)].map(|(frames, batch)| {
+        let directory = tempfile::tempdir().unwrap();
+        write_synthetic(directory.path(), Architecture::Tiny, 1, frames, batch, &mut |_, _| {
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        tensor_file::read(&directory.path().join("frames.safetensors")).unwrap()
+    });
+    for key in ["talker_last_hidden", "code_zero"] {
+        assert!(many[key].bytes.starts_with(&few[key].bytes), "{key}");
+    }
+    let hidden = many["talker_last_hidden"].to_f32().unwrap();
+    let mut rows: Vec<_> = hidden.chunks(64).map(|row| row[0].to_bits()).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    assert_eq!(rows.len(), 300);
+}
 
 #[test]
 fn synthetic_configurations_tell_their_architecture() {
@@ -122,7 +142,8 @@ fn progress_counts_every_byte_once() {
         ControlFlow::Continue(())
     })
     .unwrap();
-    let stored = Checkpoint::open(directory.path()).unwrap().stored_bytes() as u64;
+    let weights = Checkpoint::open(directory.path()).unwrap().stored_bytes() as u64;
+    let stored = weights + 4 * (64 + 1);
     assert!(seen.is_sorted());
     assert_eq!((seen.first(), seen.last()), (Some(&(0, stored)), Some(&(stored, stored))));
 }
@@ -196,6 +217,29 @@ fn the_format_s_own_library_reads_what_is_written() {
     assert_eq!(tensors["codes"].to_i64(), Some(vec![5, -6, 7]));
     assert_eq!(tensors["codes"].to_f32(), None);
     assert_eq!(tensors["scalar"].to_i64(), None);
+}
+
+#[test]
+fn every_tensor_starts_at_a_multiple_of_its_element() {
+    let byte =
+        FileTensor { element_type: ElementType::UInt8, shape: vec![3], bytes: Cow::Borrowed(&[1, 2, 3]) };
+    let tensors = Tensors::from([
+        ("a".to_owned(), byte),
+        ("b".to_owned(), FileTensor::from_f32(vec![1], &[1.0])),
+        (
+            "c".to_owned(),
+            FileTensor { element_type: ElementType::Int64, shape: vec![1], bytes: Cow::Borrowed(&[0; 8]) },
+        ),
+    ]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mixed.safetensors");
+    tensor_file::write(&file, &tensors).unwrap();
+    let bytes = fs::read(&file).unwrap();
+    let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    assert_eq!(header % 8, 0);
+    for (key, tensor) in &tensors {
+        assert_eq!(metadata.info(key).unwrap().data_offsets.0 % tensor.element_type.size(), 0, "{key}");
+    }
 }
 
 const ELEMENT_TYPES: [ElementType; 13] = [

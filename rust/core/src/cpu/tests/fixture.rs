@@ -1,7 +1,7 @@
 //! Golden models and what they are run on.
 
-use crate::checkpoint::tensor_file::{self, FileTensor};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::tensor_file::{self, FileTensor};
 use crate::cpu::executor::CpuOptions;
 use crate::cpu::lanes::Lane16;
 use crate::cpu::{CpuExecutor, WeightType};
@@ -74,7 +74,12 @@ impl Golden {
     }
 }
 
-pub fn load(checkpoint: &Checkpoint<'_>, weight_type: WeightType, threads: usize, max_batch: usize) -> CpuExecutor {
+pub fn load(
+    checkpoint: &Checkpoint<'_>,
+    weight_type: WeightType,
+    threads: usize,
+    max_batch: usize,
+) -> CpuExecutor {
     let options = CpuOptions { weight_type, threads: Some(threads), max_batch };
     CpuExecutor::load(checkpoint, options, &mut |_, _| ControlFlow::Continue(())).unwrap()
 }

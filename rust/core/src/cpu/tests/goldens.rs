@@ -12,8 +12,8 @@ const SETS: [&str; 4] = ["greedy", "sampled_a", "sampled_b", "mixed"];
 fn check(name: &str, instructions: InstructionSet) {
     let golden = Golden::new(name);
     let checkpoint = golden.open();
-    let mut executor =
-        load(&checkpoint, exact_weight_type(&checkpoint), 2, golden.shape().1).with_instructions(instructions);
+    let mut executor = load(&checkpoint, exact_weight_type(&checkpoint), 2, golden.shape().1)
+        .with_instructions(instructions);
     let (frames, batch) = golden.shape();
     for set in SETS {
         let params = golden.params(set);
@@ -88,7 +88,9 @@ fn narrower_weights_differ_only_where_the_margin_is_small() {
                 let at = t * batch + row;
                 let found = &predicted.codes[row * per_row..(row + 1) * per_row];
                 let expected = &codes[at * per_row..(at + 1) * per_row];
-                let Some(first) = (1..per_row).find(|&j| i64::from(found[j]) != expected[j]) else { continue };
+                let Some(first) = (1..per_row).find(|&j| i64::from(found[j]) != expected[j]) else {
+                    continue;
+                };
                 let margin = margins[at * (per_row - 1) + first - 1];
                 assert!(margin < largest_margin, "{name} {weight_type:?}: code_{first} differs at {margin}");
             }

@@ -55,7 +55,8 @@ fn the_number_of_threads_changes_nothing() {
     for weight_type in TYPES {
         let one = predict(&mut load(&golden.open(), weight_type, 1, 3), &hidden, &code_zero, &params, 1);
         for threads in [2, 3, 7] {
-            let many = predict(&mut load(&golden.open(), weight_type, threads, 3), &hidden, &code_zero, &params, 1);
+            let many =
+                predict(&mut load(&golden.open(), weight_type, threads, 3), &hidden, &code_zero, &params, 1);
             assert!(one == many, "{weight_type:?} {threads} threads");
         }
     }

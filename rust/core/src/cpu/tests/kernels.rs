@@ -19,7 +19,8 @@ fn rounded(weight_type: WeightType, weights: &[f32], inputs: usize) -> (Vec<f32>
             .flat_map(|(row, scale)| {
                 *scale = row.iter().fold(0.0_f32, |largest, weight| largest.max(weight.abs())) / 127.0;
                 let scale = *scale;
-                row.iter().map(move |weight| if scale > 0.0 { (weight / scale).round_ties_even() } else { 0.0 })
+                row.iter()
+                    .map(move |weight| if scale > 0.0 { (weight / scale).round_ties_even() } else { 0.0 })
             })
             .collect(),
     };

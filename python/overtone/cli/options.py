@@ -1,0 +1,72 @@
+"""Arguments and options that several subcommands share, so that they are spelled and described the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "WORKING_TYPES",
+    "checkpoint_argument",
+    "checkpoint_dir_option",
+    "code_zero_table_option",
+    "json_option",
+    "path_type",
+    "threads_option",
+]
+
+WORKING_TYPES = ("float32", "bfloat16", "int8")
+"""Working types of this version, widest first."""
+
+_MAX_THREADS = 1024
+
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
+
+
+def path_type() -> click.Path:
+    """A path that is checked where it is used, by whoever can say what is wrong with it."""
+    return click.Path(path_type=Path)
+
+
+def checkpoint_argument(command: _Command) -> _Command:
+    """The positional checkpoint directory."""
+    return click.argument("checkpoint", metavar="CKPT", type=path_type())(command)
+
+
+def checkpoint_dir_option(command: _Command) -> _Command:
+    """`--checkpoint-dir`."""
+    return click.option(
+        "--checkpoint-dir",
+        type=path_type(),
+        metavar="DIR",
+        help="Original checkpoint that supplies what CKPT lacks, where CKPT holds exported artifacts.",
+    )(command)
+
+
+def code_zero_table_option(command: _Command) -> _Command:
+    """`--code-zero-table`."""
+    return click.option(
+        "--code-zero-table",
+        type=path_type(),
+        metavar="FILE",
+        help="Safetensors file whose only two-dimensional tensor is the talker's codec table, where CKPT lacks it.",
+    )(command)
+
+
+def threads_option(command: _Command) -> _Command:
+    """`--threads`."""
+    return click.option(
+        "--threads",
+        type=click.IntRange(1, _MAX_THREADS),
+        help="Threads of the CPU executor; without it OVERTONE_NUM_THREADS, else every core.",
+    )(command)
+
+
+def json_option(command: _Command) -> _Command:
+    """`--json`, handed over as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

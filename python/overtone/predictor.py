@@ -1,0 +1,529 @@
+"""The public predictor: one class, whatever executes the frame.
+
+:meth:`CodePredictor.from_pretrained` and :meth:`CodePredictor.predict_frame` are all that a script needs. A talker that
+owns the loop constructs, ``preallocate``s, ``bind``s its tensors, lends its arena, and calls ``run_frame``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, replace
+from os import fspath
+from typing import TYPE_CHECKING, Any
+
+from overtone import _core
+from overtone._core import Tensor
+from overtone.errors import BindingError, CudaUnavailableError, InputError, OvertoneError, UnsupportedError
+from overtone.frame import BoundFrame, Frame, FramePlan
+from overtone.sampling import SamplingArrays, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from overtone._core import CpuExecutor, ModelSpec, PreparedFrame
+    from overtone._typing import Path, Progress, Sampling, TensorLike
+
+__all__ = ["Binding", "CodePredictor"]
+
+_logger = logging.getLogger("overtone")
+
+EXECUTORS = ("auto", "cpu", "cuda", "tensorrt", "onnxruntime")
+"""Names that ``executor=`` takes."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A talker's own tensors, borrowed for as long as frames run.
+
+    Args:
+        talker_hidden_size: Ht, checked against the artifacts.
+        num_codes_per_frame: C = R + 1, likewise.
+        max_batch_size: Rows of ``codec_hiddens``; at most the predictor's ``max_batch``.
+        code_zero_embed_table: The talker's codec table E0 [V0, Ht], contiguous; None keeps the checkpoint's.
+        codec_hiddens: [max_batch_size, C, Ht] in the type of the codec tables, written by every frame; None leaves it
+            to the predictor.
+    """
+
+    talker_hidden_size: int
+    num_codes_per_frame: int
+    max_batch_size: int
+    code_zero_embed_table: TensorLike | None = None
+    codec_hiddens: TensorLike | None = None
+
+
+class CodePredictor:
+    """Predicts the residual codes of a frame from ``code_0`` and the talker's last hidden state.
+
+    One predictor may be shared by threads; its frames then run one after another. It must not be used in a process
+    forked after it was made.
+
+    Args:
+        executor: ``auto``, ``cpu``, ``cuda``, ``tensorrt`` or ``onnxruntime``.
+        device: Where to run; on the CPU executor None or ``cpu``.
+        dtype: Working type. On the CPU: ``float32``, ``bfloat16`` (weights; activations are float32 always), ``int8``
+            (weight-only, per output row), or None for the type that keeps the stored weights exactly. torch and NumPy
+            types are taken too.
+        threads: Threads of the CPU executor; None for ``OVERTONE_NUM_THREADS``, else every core.
+
+    Raises:
+        InputError: An unknown executor or device.
+        UnsupportedError: An executor or type that this version does not have.
+        CudaUnavailableError: ``cuda`` was asked for and cannot run here.
+    """
+
+    def __init__(
+        self, executor: str = "auto", device: str | None = None, dtype: object = None, *, threads: int | None = None
+    ) -> None:
+        self._executor_name = _choose_executor(executor, device)
+        self._dtype = None if dtype is None else _type_name(dtype)
+        self._threads = threads
+        self._core: CpuExecutor | None = None
+        self._reused: dict[tuple[int, str, bool], Frame] = {}
+        self._codec_hiddens: Tensor | None = None
+
+    # --- making one -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: Path,
+        executor: str = "auto",
+        device: str | None = None,
+        dtype: object = None,
+        max_batch: int = 8,
+        spec_verify_size: int = 0,
+        *,
+        code_zero_table: Path | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> CodePredictor:
+        """Load a checkpoint directory.
+
+        Args:
+            checkpoint: Directory with ``config.json`` and safetensors; see ``docs/checkpoints.md``.
+            executor: As for the class.
+            device: As for the class.
+            dtype: As for the class.
+            max_batch: Largest number of rows of one frame.
+            spec_verify_size: Rows of a speculative verify pass; see :meth:`preallocate`.
+            code_zero_table: A safetensors file whose only two-dimensional tensor is the talker's codec table, for
+                checkpoints without the talker.
+            threads: As for the class.
+            progress: Called with (bytes done, bytes in all) while loading.
+
+        Raises:
+            CheckpointError: The checkpoint is missing, incomplete or damaged.
+            ConfigError: Its configuration is, or asks for what overtone does not do.
+            InputError: An argument is out of range.
+
+        >>> predictor = CodePredictor.from_pretrained("tests/data/omni-tiny")
+        >>> predictor.num_rvq_layers, predictor.codebook_size
+        (7, 96)
+        """
+        predictor = cls(executor, device, dtype, threads=threads)
+        predictor.preallocate(
+            checkpoint,
+            max_batch=max_batch,
+            spec_verify_size=spec_verify_size,
+            code_zero_table=code_zero_table,
+            progress=progress,
+        )
+        return predictor
+
+    @classmethod
+    def from_tensors(
+        cls,
+        config: Mapping[str, Any] | str,
+        state_dict: Mapping[str, TensorLike],
+        executor: str = "auto",
+        device: str | None = None,
+        dtype: object = None,
+        max_batch: int = 8,
+        spec_verify_size: int = 0,
+        *,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> CodePredictor:
+        """Load tensors that are in memory already; they are copied and may be freed afterwards.
+
+        Args:
+            config: What ``config.json`` would hold, as a mapping or as its text.
+            state_dict: Tensors under the names they have in a checkpoint, any of the spellings; others are ignored.
+            executor: As for the class.
+            device: As for the class.
+            dtype: As for the class.
+            max_batch: Largest number of rows of one frame.
+            spec_verify_size: Rows of a speculative verify pass; see :meth:`preallocate`.
+            threads: As for the class.
+            progress: Called with (bytes done, bytes in all) while loading.
+
+        Raises:
+            CheckpointError: A tensor is missing, or has the wrong shape or type, or is not finite.
+            ConfigError: The configuration is incomplete, or asks for what overtone does not do.
+        """
+        predictor = cls(executor, device, dtype, threads=threads)
+        _decline_speculation(spec_verify_size)
+        text = config if isinstance(config, str) else json.dumps(dict(config))
+        predictor._core = _core.CpuExecutor.from_tensors(
+            text, dict(state_dict), predictor._dtype, max_batch, threads, progress
+        )
+        return predictor
+
+    def preallocate(
+        self,
+        artifact_dir: Path,
+        checkpoint_dir: Path | None = None,
+        max_batch: int = 8,
+        spec_verify_size: int = 0,
+        stream: object = None,
+        *,
+        code_zero_table: Path | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Load weights and allocate everything a frame needs.
+
+        Args:
+            artifact_dir: A checkpoint directory, or TensorRT Edge-LLM artifacts.
+            checkpoint_dir: Supplies what the first lacks; None or empty when it lacks nothing.
+            max_batch: Largest number of rows of one frame.
+            spec_verify_size: Rows of a speculative verify pass. 0 is the step-by-step loop; so is, for now, any other
+                value, which is said once in the log.
+            stream: Ignored by the CPU executor.
+            code_zero_table: As for :meth:`from_pretrained`.
+            progress: Called with (bytes done, bytes in all) while loading.
+
+        Raises:
+            CheckpointError: The checkpoint is missing, incomplete or damaged; both lack the decoder's layers.
+            ConfigError: A configuration is incomplete, or the two disagree.
+            InputError: An argument is out of range.
+        """
+        del stream
+        _decline_speculation(spec_verify_size)
+        self._core = _core.CpuExecutor.load(
+            fspath(artifact_dir),
+            fspath(checkpoint_dir) if checkpoint_dir else None,
+            None if code_zero_table is None else fspath(code_zero_table),
+            self._dtype,
+            max_batch,
+            self._threads,
+            progress,
+        )
+        self._reused.clear()
+        self._codec_hiddens = None
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def executor(self) -> str:
+        """Name of the executor that runs the frames."""
+        return self._executor_name
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The architecture."""
+        return self._loaded.spec
+
+    @property
+    def dtype(self) -> str:
+        """Working type: ``float32``, ``bfloat16`` or ``int8``."""
+        return self._loaded.dtype
+
+    @property
+    def max_batch(self) -> int:
+        """Largest number of rows of one frame."""
+        return self._loaded.max_batch
+
+    @property
+    def num_rvq_layers(self) -> int:
+        """R: residual codebooks, each of which a frame gets one code from."""
+        return self.spec.residual_codebooks
+
+    @property
+    def codebook_size(self) -> int:
+        """V: entries of a residual codebook."""
+        return self.spec.codebook_size
+
+    def codec_embed_table(self, layer: int) -> Tensor:
+        """Embedding table E[layer] [V, Ht], which embeds ``code_{layer + 1}``; read-only, in its storage type.
+
+        Raises:
+            InputError: There is no such layer.
+        """
+        return self._loaded.codec_embed_table(layer)
+
+    # --- a talker's tensors and memory -------------------------------------------------------------------------------
+
+    def bind(self, binding: Binding) -> None:
+        """Borrow a talker's tensors; they are checked once, here, and kept alive.
+
+        Raises:
+            BindingError: A size or a tensor does not fit the artifacts; nothing is bound then.
+        """
+        core = self._loaded
+        spec = core.spec
+        for name, found, expected in (
+            ("talker_hidden_size", binding.talker_hidden_size, spec.talker_hidden_size),
+            ("num_codes_per_frame", binding.num_codes_per_frame, spec.codes_per_frame),
+        ):
+            if found != expected:
+                raise BindingError(
+                    f"{name}: found {found}, expected {expected}", key=name, found=str(found), expected=str(expected)
+                )
+        if not 1 <= binding.max_batch_size <= core.max_batch:
+            expected_range = f"1 to {core.max_batch}"
+            raise BindingError(
+                f"max_batch_size: found {binding.max_batch_size}, expected {expected_range}",
+                key="max_batch_size",
+                found=str(binding.max_batch_size),
+                expected=expected_range,
+            )
+        core.bind(binding.max_batch_size, binding.code_zero_embed_table, binding.codec_hiddens)
+        hiddens = binding.codec_hiddens
+        self._codec_hiddens = None if hiddens is None else Tensor.from_dlpack(hiddens)
+
+    @property
+    def required_context_memory(self) -> int:
+        """Bytes of the arena that a frame works in."""
+        return self._loaded.required_context_memory
+
+    def set_context_memory(self, memory: TensorLike | None) -> bool:
+        """Work in an arena that the talker owns, and release our own.
+
+        Nothing in it has to survive a frame: the talker may write to it between frames. None returns to an arena of
+        our own.
+
+        Args:
+            memory: A contiguous, writable tensor of any type.
+
+        Returns:
+            False when it is smaller than :attr:`required_context_memory`; the arena in use stays.
+
+        Raises:
+            InputError: It is not contiguous, or read-only.
+        """
+        return self._loaded.set_context_memory(memory)
+
+    def reset_kv_cache(self, batch_size: int, stream: object = None) -> None:
+        """Empty the KV cache of ``batch_size`` rows.
+
+        ``run_frame`` and ``predict_frame`` need no call of it: every frame starts empty. On the CPU executor that is
+        all there is to do.
+
+        Raises:
+            InputError: ``batch_size`` is not 1 to ``max_batch``.
+        """
+        del stream
+        limit = self._loaded.max_batch
+        if not 1 <= batch_size <= limit:
+            raise InputError(
+                f"batch_size: found {batch_size}, expected 1 to {limit}",
+                key="batch_size",
+                found=str(batch_size),
+                expected=f"1 to {limit}",
+            )
+
+    def capture_decode_graphs(self, stream: object = None) -> bool:
+        """Capture what a GPU executor replays. The CPU executor has nothing to capture.
+
+        Returns:
+            True.
+        """
+        del stream
+        return self._loaded is not None
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def predict_frame(
+        self,
+        talker_last_hidden: TensorLike,
+        code_zero: TensorLike | Sequence[int],
+        *,
+        sampling: Sampling = None,
+        frame_idx: int | TensorLike = -1,
+        active: TensorLike | None = None,
+        logits: bool = False,
+        stream: object = None,
+    ) -> Frame:
+        """Predict one frame into tensors that the caller owns.
+
+        Args:
+            talker_last_hidden: [B, Ht] float32, float16 or bfloat16.
+            code_zero: [B] int32 or int64, or a sequence of integers.
+            sampling: As in :class:`FramePlan`.
+            frame_idx: As in :class:`FramePlan`.
+            active: As in :class:`FramePlan`; rows left out stay zero.
+            logits: Return the logits of every codebook too.
+            stream: Ignored by the CPU executor.
+
+        Raises:
+            InputError: An argument has the wrong shape, type, device or range.
+            BindingError: There is no talker's codec table: ``bind`` one, or load with ``code_zero_table``.
+
+        >>> import numpy as np
+        >>> predictor = CodePredictor.from_pretrained("tests/data/omni-tiny")
+        >>> frame = predictor.predict_frame(np.ones((1, 64), np.float32), [3])
+        >>> frame.wait().codes.shape
+        (1, 8)
+        """
+        del stream
+        batch, hidden_type = self._loaded.describe_hidden(talker_last_hidden)
+        plan = FramePlan(batch, code_zero, talker_last_hidden, sampling, frame_idx, active)
+        frame = self._new_outputs(batch, hidden_type, logits=logits)
+        self._prepare(plan, frame, frame.codes, exact_rows=True).launch()
+        return frame
+
+    def run_frame(
+        self, plan: FramePlan, output_codes: TensorLike | None = None, stream: object = None, *, logits: bool = False
+    ) -> Frame:
+        """Predict one frame into the caller's ``output_codes`` and bound tensors.
+
+        What the caller does not provide goes into buffers that the next frame of the same batch size reuses.
+
+        Args:
+            plan: The frame's inputs.
+            output_codes: [B, C] int32 or int64, any strides, writable; more rows are left alone.
+            stream: Ignored by the CPU executor.
+            logits: Return the logits of every codebook too.
+
+        Raises:
+            InputError: An argument has the wrong shape, type, device or range, or an output overlaps an input.
+            BindingError: There is no talker's codec table: ``bind`` one, or load with ``code_zero_table``.
+        """
+        del stream
+        return self.bind_frame(plan, output_codes, logits=logits).launch()
+
+    def bind_frame(
+        self, plan: FramePlan, output_codes: TensorLike | None = None, *, logits: bool = False
+    ) -> BoundFrame:
+        """Import and check a frame's tensors once, to launch it many times.
+
+        Args:
+            plan: The frame's inputs; tensors among them are read anew at each launch.
+            output_codes: As for :meth:`run_frame`.
+            logits: Return the logits of every codebook too.
+
+        Raises:
+            InputError: As for :meth:`run_frame`.
+            BindingError: As for :meth:`run_frame`.
+        """
+        frame = self._reused_outputs(plan, logits=logits)
+        target: TensorLike = frame.codes if output_codes is None else output_codes
+        prepared = self._prepare(plan, frame, target, exact_rows=False)
+        codes = frame.codes if output_codes is None else Tensor.from_dlpack(output_codes)
+        return BoundFrame(prepared, Frame(codes, frame.codec_sum, frame.codec_hiddens, frame.status, frame.logits))
+
+    # --- counters -----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int | float]:
+        """Counters since loading: ``frames``, ``rows``, ``failed_rows``, and ``busy_seconds`` spent in frames."""
+        return self._loaded.stats()
+
+    def log_and_reset_spec_stats(self) -> None:
+        """Log the speculation counters and reset them; nothing happens while speculation is off."""
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _loaded(self) -> CpuExecutor:
+        if self._core is None:
+            raise OvertoneError("nothing is loaded yet: call preallocate first")
+        return self._core
+
+    def _new_outputs(self, batch: int, hidden_type: str, *, logits: bool) -> Frame:
+        spec = self.spec
+        return Frame(
+            Tensor.zeros([batch, spec.codes_per_frame], "int32"),
+            Tensor.zeros([batch, spec.talker_hidden_size], hidden_type),
+            Tensor.zeros([batch, spec.codes_per_frame, spec.talker_hidden_size], self._loaded.table_dtype),
+            Tensor.zeros([batch], "int32"),
+            Tensor.zeros([batch, spec.residual_codebooks, spec.codebook_size], "float32") if logits else None,
+        )
+
+    def _reused_outputs(self, plan: FramePlan, *, logits: bool) -> Frame:
+        _, hidden_type = self._loaded.describe_hidden(plan.talker_last_hidden)
+        key = (plan.active_batch_size, hidden_type, logits)
+        if key not in self._reused:
+            self._reused[key] = self._new_outputs(plan.active_batch_size, hidden_type, logits=logits)
+        frame = self._reused[key]
+        return frame if self._codec_hiddens is None else replace(frame, codec_hiddens=self._codec_hiddens)
+
+    def _prepare(self, plan: FramePlan, frame: Frame, codes: TensorLike, *, exact_rows: bool) -> PreparedFrame:
+        rows, arrays = _split_sampling(plan)
+        return self._loaded.prepare_frame(
+            {
+                "batch": plan.active_batch_size,
+                "exact_rows": exact_rows,
+                "talker_last_hidden": plan.talker_last_hidden,
+                "code_zero": plan.code_zero,
+                "sampling_rows": rows,
+                "sampling_arrays": arrays,
+                "frame_idx": plan.frame_idx,
+                "advance_frame_idx": plan.advance_frame_idx,
+                "active": plan.active,
+                "codes": codes,
+                "codec_sum": frame.codec_sum,
+                "codec_hiddens": frame.codec_hiddens,
+                "status": frame.status,
+                "logits": frame.logits,
+            }
+        )
+
+
+def _split_sampling(
+    plan: FramePlan,
+) -> tuple[
+    list[tuple[float, int, float, int]] | None, tuple[TensorLike, TensorLike, TensorLike, TensorLike] | None
+]:
+    """Sampling parameters as rows of numbers, or as four tensors."""
+    sampling = plan.sampling
+    if sampling is None:
+        return None, None
+    if isinstance(sampling, SamplingArrays):
+        return None, (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+    rows = [sampling] * plan.active_batch_size if isinstance(sampling, SamplingParams) else sampling
+    return [(row.temperature, row.top_k, row.top_p, row.seed) for row in rows], None
+
+
+def _choose_executor(executor: str, device: str | None) -> str:
+    """The executor to use, checked against what this version has."""
+    if executor not in EXECUTORS:
+        names = ", ".join(EXECUTORS)
+        raise InputError(
+            f"executor: found {executor!r}, expected one of {names}", key="executor", found=executor, expected=names
+        )
+    if executor == "cuda":
+        raise CudaUnavailableError('this version has no cuda executor yet; use executor="cpu"')
+    if executor in ("tensorrt", "onnxruntime"):
+        raise UnsupportedError(f'this version has no {executor} executor yet; use executor="cpu"', key="executor")
+    if device not in (None, "cpu"):
+        raise InputError(
+            f"device: found {device!r}, expected None or 'cpu' on the cpu executor",
+            key="device",
+            found=str(device),
+            expected="cpu",
+        )
+    if executor == "auto":
+        _logger.info("executor auto: cpu, the only one this version has")
+    return "cpu"
+
+
+def _type_name(dtype: object) -> str:
+    """The plain name of a type given as text, as a torch type or as a NumPy type."""
+    name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else None
+    return str(name or dtype).removeprefix("torch.")
+
+
+def _decline_speculation(spec_verify_size: int) -> None:
+    if spec_verify_size < 0:
+        raise InputError(
+            f"spec_verify_size: found {spec_verify_size}, expected 0 (off) or above",
+            key="spec_verify_size",
+            found=str(spec_verify_size),
+            expected="0 or above",
+        )
+    if spec_verify_size > 1:
+        _logger.warning(
+            "spec_verify_size=%d: this version has no speculation; frames run step by step, with the same codes",
+            spec_verify_size,
+        )

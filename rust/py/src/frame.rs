@@ -1,0 +1,513 @@
+//! `PreparedFrame`: a frame's tensors, imported and checked once, launched any number of times.
+
+use overtone_core::frame::{FrameInputs, FrameOutputs, RowSampling, STATUS_GOOD};
+use overtone_core::sampling::SamplingParams;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::dlpack::access::Scalar;
+use crate::dlpack::element::ElementType;
+use crate::dlpack::expect::{Expect, expect_float, expect_shape, expect_type};
+use crate::dlpack::import::ImportedTensor;
+use crate::dlpack::view::overlaps;
+use crate::enter::enter;
+use crate::errors::{ErrorClass, Raised};
+use crate::executor::{CodeZeroTable, Shared, State};
+
+/// Types of tensors of integers.
+const INTEGERS: [ElementType; 2] = [ElementType::Int32, ElementType::Int64];
+
+/// The items of the mapping that `prepare_frame` takes, as `overtone.CodePredictor` gives them.
+#[derive(Debug, FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct FrameArguments<'py> {
+    batch: i64,
+    exact_rows: bool,
+    talker_last_hidden: Bound<'py, PyAny>,
+    code_zero: Bound<'py, PyAny>,
+    sampling_rows: Option<Vec<(f64, i64, f64, u64)>>,
+    sampling_arrays: Option<[Bound<'py, PyAny>; 4]>,
+    frame_idx: Bound<'py, PyAny>,
+    advance_frame_idx: bool,
+    active: Option<Bound<'py, PyAny>>,
+    codes: Bound<'py, PyAny>,
+    codec_sum: Bound<'py, PyAny>,
+    codec_hiddens: Bound<'py, PyAny>,
+    status: Bound<'py, PyAny>,
+    logits: Option<Bound<'py, PyAny>>,
+}
+
+/// `code_0` of every row.
+#[derive(Debug)]
+enum CodeZero {
+    Host(Vec<i64>),
+    Tensor(ImportedTensor),
+}
+
+/// Sampling parameters of every row.
+#[derive(Debug)]
+enum Sampling {
+    Rows(Vec<SamplingParams>),
+    Arrays { temperature: ImportedTensor, top_k: ImportedTensor, top_p: ImportedTensor, seed: ImportedTensor },
+}
+
+/// Where the frame index comes from.
+#[derive(Debug)]
+enum FrameIndex {
+    /// One for all rows; `None` when unset.
+    Number(Option<u64>),
+    /// [1] or [B], read at each launch.
+    Tensor(ImportedTensor),
+}
+
+/// Buffers of one launch, kept so that a launch allocates nothing.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// Rows that take part.
+    rows: Vec<usize>,
+    hidden: Vec<f32>,
+    integers: Vec<i64>,
+    code_zero: Vec<i64>,
+    sampling: Vec<RowSampling>,
+    codes: Vec<i32>,
+    codec_sum: Vec<f32>,
+    status: Vec<i32>,
+    /// Status of every row, inactive ones included.
+    all_status: Vec<i32>,
+    logits: Vec<f32>,
+}
+
+/// A frame whose tensors were imported and checked.
+#[pyclass(frozen, module = "overtone._core")]
+#[derive(Debug)]
+pub struct PreparedFrame {
+    executor: Arc<Shared>,
+    batch: usize,
+    talker_last_hidden: ImportedTensor,
+    code_zero: CodeZero,
+    sampling: Sampling,
+    frame_index: Mutex<FrameIndex>,
+    advance: bool,
+    active: Option<ImportedTensor>,
+    code_zero_table: CodeZeroTable,
+    codes: ImportedTensor,
+    codec_sum: ImportedTensor,
+    codec_hiddens: ImportedTensor,
+    status: ImportedTensor,
+    logits: Option<ImportedTensor>,
+    scratch: Mutex<Scratch>,
+}
+
+#[pymethods]
+impl PreparedFrame {
+    fn launch(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.run())
+    }
+}
+
+/// Imports and checks the tensors of one frame.
+struct Checker {
+    batch: usize,
+    /// Whether a tensor must have exactly the batch's rows, or may have more.
+    rows: Expect,
+}
+
+impl Checker {
+    fn rows_of(
+        &self,
+        name: &'static str,
+        object: &Bound<'_, PyAny>,
+        rest: &[Expect],
+    ) -> PyResult<ImportedTensor> {
+        let tensor = ImportedTensor::new(name, object)?;
+        let shape: Vec<_> = [self.rows].iter().chain(rest).copied().collect();
+        expect_shape(&tensor, &shape)?;
+        Ok(tensor)
+    }
+
+    fn vector(
+        &self,
+        name: &'static str,
+        object: &Bound<'_, PyAny>,
+        types: &[ElementType],
+    ) -> PyResult<ImportedTensor> {
+        let tensor = self.rows_of(name, object, &[])?;
+        expect_type(&tensor, types)?;
+        Ok(tensor)
+    }
+
+    fn output(
+        &self,
+        name: &'static str,
+        object: &Bound<'_, PyAny>,
+        rest: &[Expect],
+    ) -> PyResult<ImportedTensor> {
+        let tensor = ImportedTensor::new(name, object)?;
+        let shape: Vec<_> = [Expect::AtLeast(self.batch)].iter().chain(rest).copied().collect();
+        expect_shape(&tensor, &shape)?;
+        tensor.writer()?;
+        Ok(tensor)
+    }
+
+    fn code_zero(&self, object: &Bound<'_, PyAny>) -> PyResult<CodeZero> {
+        if object.hasattr("__dlpack__")? || object.hasattr("__array_interface__")? {
+            return Ok(CodeZero::Tensor(self.vector("code_zero", object, &INTEGERS)?));
+        }
+        let codes: Vec<i64> = object.extract().map_err(|_| {
+            let found = object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+            let expected = "a tensor of int32 or int64, or a sequence of integers";
+            Raised::input(format!("code_zero: found {found}, expected {expected}"))
+                .tensor("code_zero")
+                .found(found)
+                .expected(expected)
+        })?;
+        if codes.len() == self.batch {
+            Ok(CodeZero::Host(codes))
+        } else {
+            Err(counted("code_zero", codes.len(), self.batch).into())
+        }
+    }
+
+    fn sampling(&self, arguments: &FrameArguments<'_>) -> PyResult<Sampling> {
+        if let Some([temperature, top_k, top_p, seed]) = &arguments.sampling_arrays {
+            return Ok(Sampling::Arrays {
+                temperature: self.vector("temperature", temperature, &[ElementType::Float32])?,
+                top_k: self.vector("top_k", top_k, &INTEGERS)?,
+                top_p: self.vector("top_p", top_p, &[ElementType::Float32])?,
+                seed: self.vector("seed", seed, &[ElementType::UInt64, ElementType::Int64])?,
+            });
+        }
+        let Some(rows) = &arguments.sampling_rows else {
+            return Ok(Sampling::Rows(vec![SamplingParams::greedy(); self.batch]));
+        };
+        if rows.len() != self.batch {
+            return Err(counted("sampling", rows.len(), self.batch).into());
+        }
+        let rows = rows.iter().map(|&(temperature, top_k, top_p, seed)| {
+            SamplingParams::from_numbers(temperature, top_k, top_p, seed).map_err(Raised::from)
+        });
+        Ok(Sampling::Rows(rows.collect::<Result<_, _>>()?))
+    }
+
+    fn frame_index(&self, object: &Bound<'_, PyAny>, advance: bool) -> PyResult<FrameIndex> {
+        if object.hasattr("__dlpack__")? {
+            let tensor = ImportedTensor::new("frame_idx", object)?;
+            let one = tensor.view().shape() == [1];
+            expect_shape(&tensor, &[if one { Expect::Is(1) } else { self.rows }])?;
+            expect_type(&tensor, &[ElementType::Int64])?;
+            if advance {
+                tensor.writer()?;
+            }
+            return Ok(FrameIndex::Tensor(tensor));
+        }
+        if let Ok(number) = object.extract::<u64>() {
+            return Ok(FrameIndex::Number(Some(number)));
+        }
+        if object.extract::<i64>().is_ok_and(|number| number == -1) {
+            return Ok(FrameIndex::Number(None));
+        }
+        Err(Raised::input(format!("frame_idx: found {object}, expected a whole number from 0 to 2^64 - 1"))
+            .key("frame_idx")
+            .found(object.to_string())
+            .expected("0 to 2^64 - 1")
+            .into())
+    }
+}
+
+/// An `InputError` for a sequence of the wrong length.
+fn counted(name: &'static str, found: usize, expected: usize) -> Raised {
+    Raised::input(format!("{name}: found {found} entries, expected {expected}, one per row"))
+        .key(name)
+        .found(found.to_string())
+        .expected(expected.to_string())
+}
+
+impl PreparedFrame {
+    /// Imports and checks everything a frame touches.
+    ///
+    /// # Errors
+    /// An `InputError` that names the argument; a `BindingError` when there is no talker's codec table.
+    pub fn new(executor: Arc<Shared>, arguments: &FrameArguments<'_>) -> PyResult<Self> {
+        let spec = executor.spec.clone();
+        let limit = executor.max_batch;
+        let batch = usize::try_from(arguments.batch).ok().filter(|batch| (1..=limit).contains(batch));
+        let batch = batch.ok_or_else(|| {
+            Raised::input(format!("batch: found {} rows, expected 1 to {limit} (max_batch)", arguments.batch))
+                .key("active_batch_size")
+                .found(arguments.batch.to_string())
+                .expected(format!("1 to {limit}"))
+        })?;
+        let rows = if arguments.exact_rows { Expect::Is(batch) } else { Expect::AtLeast(batch) };
+        let checker = Checker { batch, rows };
+        let (codes, width) = (Expect::Is(spec.codes_per_frame()), Expect::Is(spec.talker_hidden_size));
+        let code_zero_table = executor.enter()?.code_zero_table.clone().ok_or_else(|| {
+            Raised::new(
+                ErrorClass::Binding,
+                "this checkpoint has no talker's codec table: bind one (code_zero_embed_table), or load with \
+                 code_zero_table",
+            )
+        })?;
+        let talker_last_hidden =
+            checker.rows_of("talker_last_hidden", &arguments.talker_last_hidden, &[width])?;
+        expect_float(&talker_last_hidden)?;
+        let logits = [Expect::Is(spec.residual_codebooks), Expect::Is(spec.codebook_size)];
+        let truths = [ElementType::Bool, ElementType::UInt8, ElementType::Int32, ElementType::Int64];
+        let prepared = Self {
+            batch,
+            talker_last_hidden,
+            code_zero: checker.code_zero(&arguments.code_zero)?,
+            sampling: checker.sampling(arguments)?,
+            frame_index: Mutex::new(checker.frame_index(&arguments.frame_idx, arguments.advance_frame_idx)?),
+            advance: arguments.advance_frame_idx,
+            active: match &arguments.active {
+                Some(active) => Some(checker.vector("active", active, &truths)?),
+                None => None,
+            },
+            code_zero_table,
+            codes: checker.output("output_codes", &arguments.codes, &[codes])?,
+            codec_sum: checker.output("codec_sum", &arguments.codec_sum, &[width])?,
+            codec_hiddens: checker.output("codec_hiddens", &arguments.codec_hiddens, &[codes, width])?,
+            status: checker.output("status", &arguments.status, &[])?,
+            logits: match &arguments.logits {
+                Some(tensor) => Some(checker.output("logits", tensor, &logits)?),
+                None => None,
+            },
+            scratch: Mutex::default(),
+            executor,
+        };
+        expect_type(&prepared.codes, &INTEGERS)?;
+        prepared.refuse_unset_frame_index()?;
+        prepared.refuse_overlaps()?;
+        Ok(prepared)
+    }
+
+    /// A sampled frame needs the frame's index, and it is known now whether it is missing.
+    fn refuse_unset_frame_index(&self) -> Result<(), Raised> {
+        let unset = matches!(&*lock(&self.frame_index), FrameIndex::Number(None));
+        let sampled = match &self.sampling {
+            Sampling::Rows(rows) => rows.iter().any(|params| !params.is_greedy()),
+            Sampling::Arrays { .. } => true,
+        };
+        if unset && sampled {
+            return Err(
+                Raised::input("frame_idx is unset (-1): a sampled frame needs its index").key("frame_idx")
+            );
+        }
+        Ok(())
+    }
+
+    /// No output may share memory with an input or with another output.
+    fn refuse_overlaps(&self) -> Result<(), Raised> {
+        let outputs: Vec<&ImportedTensor> = [&self.codes, &self.codec_sum, &self.codec_hiddens, &self.status]
+            .into_iter()
+            .chain(&self.logits)
+            .collect();
+        let mut inputs: Vec<&ImportedTensor> = vec![&self.talker_last_hidden];
+        inputs.extend(&self.active);
+        if let CodeZero::Tensor(tensor) = &self.code_zero {
+            inputs.push(tensor);
+        }
+        if let Sampling::Arrays { temperature, top_k, top_p, seed } = &self.sampling {
+            inputs.extend([temperature, top_k, top_p, seed]);
+        }
+        let frame_index = lock(&self.frame_index);
+        if let FrameIndex::Tensor(tensor) = &*frame_index {
+            inputs.push(tensor);
+        }
+        if let CodeZeroTable::Lent(tensor, _) = &self.code_zero_table {
+            inputs.push(tensor);
+        }
+        for (index, output) in outputs.iter().enumerate() {
+            let others = inputs.iter().chain(&outputs[index + 1..]);
+            if let Some(other) = others.into_iter().find(|other| overlaps(output.view(), other.view())) {
+                return Err(Raised::input(format!("{} overlaps {} in memory", output.name(), other.name()))
+                    .tensor(output.name())
+                    .found(format!("memory shared with {}", other.name()))
+                    .expected("memory of its own"));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self) -> Result<(), Raised> {
+        let mut state = self.executor.enter()?;
+        let mut scratch = lock(&self.scratch);
+        let mut frame_index = lock(&self.frame_index);
+        self.gather(&mut scratch, &frame_index)?;
+        self.predict(&mut state, &mut scratch);
+        self.scatter(&mut scratch)?;
+        if self.advance {
+            self.advance(&mut frame_index, &mut scratch)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the inputs of the rows that take part.
+    fn gather(&self, scratch: &mut Scratch, frame_index: &FrameIndex) -> Result<(), Raised> {
+        let width = self.executor.spec.talker_hidden_size;
+        scratch.rows.clear();
+        match &self.active {
+            None => scratch.rows.extend(0..self.batch),
+            Some(active) => {
+                let active = read_integers(active, &mut scratch.integers)?;
+                scratch.rows.extend((0..self.batch).filter(|&row| active[row] != 0));
+            }
+        }
+        scratch.hidden.resize(scratch.rows.len() * width, 0.0);
+        for (&row, hidden) in scratch.rows.iter().zip(scratch.hidden.chunks_exact_mut(width)) {
+            self.talker_last_hidden.read_row_f32(&[row], hidden)?;
+        }
+        let code_zero = match &self.code_zero {
+            CodeZero::Host(codes) => codes.as_slice(),
+            CodeZero::Tensor(tensor) => read_integers(tensor, &mut scratch.integers)?,
+        };
+        scratch.code_zero.clear();
+        scratch.code_zero.extend(scratch.rows.iter().map(|&row| code_zero[row]));
+        let indices = match frame_index {
+            FrameIndex::Number(_) => &[][..],
+            FrameIndex::Tensor(tensor) => read_integers(tensor, &mut scratch.integers)?,
+        };
+        scratch.sampling.clear();
+        for &row in &scratch.rows {
+            let params = self.params(row)?;
+            let index = match frame_index {
+                FrameIndex::Number(number) => number.unwrap_or(0),
+                FrameIndex::Tensor(_) => {
+                    let found = indices[row.min(indices.len() - 1)];
+                    u64::try_from(found)
+                        .or_else(|_| if params.is_greedy() { Ok(0) } else { Err(unusable(row, found)) })?
+                }
+            };
+            scratch.sampling.push(RowSampling { params, frame_index: index });
+        }
+        Ok(())
+    }
+
+    fn params(&self, row: usize) -> Result<SamplingParams, Raised> {
+        match &self.sampling {
+            Sampling::Rows(rows) => Ok(rows[row]),
+            Sampling::Arrays { temperature, top_k, top_p, seed } => {
+                let float = |tensor: &ImportedTensor| {
+                    tensor.view().get_f32(&[row]).map_err(|error| tensor.inaccessible(&error))
+                };
+                let params = SamplingParams::from_numbers(
+                    float(temperature)?.into(),
+                    i64::try_from(integer(top_k, row)?).unwrap_or(i64::MAX),
+                    float(top_p)?.into(),
+                    integer(seed, row)? as u64,
+                );
+                params.map_err(|error| Raised::from(error).context(format!("row {row}")))
+            }
+        }
+    }
+
+    fn predict(&self, state: &mut State, scratch: &mut Scratch) {
+        let spec = &self.executor.spec;
+        let rows = scratch.rows.len();
+        scratch.codes.resize(rows * spec.codes_per_frame(), 0);
+        scratch.codec_sum.resize(rows * spec.talker_hidden_size, 0.0);
+        scratch.status.resize(rows, 0);
+        let logits =
+            if self.logits.is_some() { rows * spec.residual_codebooks * spec.codebook_size } else { 0 };
+        scratch.logits.resize(logits, 0.0);
+        let inputs = FrameInputs {
+            talker_last_hidden: &scratch.hidden,
+            code_zero: &scratch.code_zero,
+            sampling: &scratch.sampling,
+            code_zero_table: self.code_zero_table.view(),
+        };
+        let mut outputs = FrameOutputs {
+            codes: &mut scratch.codes,
+            codec_sum: &mut scratch.codec_sum,
+            status: &mut scratch.status,
+            logits: self.logits.as_ref().map(|_| scratch.logits.as_mut_slice()),
+        };
+        let started = Instant::now();
+        state.engine.run_frame(state.arena.blocks(), &inputs, &mut outputs);
+        state.stats.busy += started.elapsed();
+        state.stats.frames += 1;
+        state.stats.rows += rows as u64;
+        state.stats.failed_rows +=
+            scratch.status.iter().filter(|&&status| status != STATUS_GOOD).count() as u64;
+    }
+
+    /// Writes the outputs of the rows that took part.
+    fn scatter(&self, scratch: &mut Scratch) -> Result<(), Raised> {
+        let spec = &self.executor.spec;
+        let per_row = spec.codes_per_frame();
+        let mut codes_out = self.codes.writer()?;
+        let mut sum_out = self.codec_sum.writer()?;
+        let mut hiddens_out = self.codec_hiddens.writer()?;
+        scratch.all_status.resize(self.status.view().elements(), 0);
+        self.status.read_i32(&mut scratch.all_status)?;
+        for (index, &row) in scratch.rows.iter().enumerate() {
+            let codes = &scratch.codes[index * per_row..(index + 1) * per_row];
+            codes_out.write_row_i32(&[row], codes).map_err(|error| self.codes.inaccessible(&error))?;
+            let width = spec.talker_hidden_size;
+            let sum = &scratch.codec_sum[index * width..(index + 1) * width];
+            sum_out.write_row_f32(&[row], sum).map_err(|error| self.codec_sum.inaccessible(&error))?;
+            for codebook in 1..spec.residual_codebooks {
+                let table = self.executor.tables[codebook - 1].view();
+                let entry = table.row(codes[codebook] as usize);
+                hiddens_out
+                    .write_row_bytes(&[row, codebook], entry)
+                    .map_err(|error| self.codec_hiddens.inaccessible(&error))?;
+            }
+            scratch.all_status[row] = scratch.status[index];
+            if let Some(logits) = &self.logits {
+                let (size, mut out) = (spec.codebook_size, logits.writer()?);
+                for codebook in 0..spec.residual_codebooks {
+                    let at = (index * spec.residual_codebooks + codebook) * size;
+                    out.write_row_f32(&[row, codebook], &scratch.logits[at..at + size])
+                        .map_err(|error| logits.inaccessible(&error))?;
+                }
+            }
+        }
+        let written = self.status.writer()?.write_row_i32(&[], &scratch.all_status);
+        written.map_err(|error| self.status.inaccessible(&error))
+    }
+
+    fn advance(&self, frame_index: &mut FrameIndex, scratch: &mut Scratch) -> Result<(), Raised> {
+        match frame_index {
+            FrameIndex::Number(number) => *number = number.map(|number| number.wrapping_add(1)),
+            FrameIndex::Tensor(tensor) => {
+                read_integers(tensor, &mut scratch.integers)?;
+                for index in &mut scratch.integers {
+                    *index = index.wrapping_add(1);
+                }
+                tensor
+                    .writer()?
+                    .write_row_i64(&[], &scratch.integers)
+                    .map_err(|error| tensor.inaccessible(&error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads a whole vector.
+fn read_integers<'a>(tensor: &ImportedTensor, to: &'a mut Vec<i64>) -> Result<&'a [i64], Raised> {
+    to.resize(tensor.view().elements(), 0);
+    tensor.read_i64(to)?;
+    Ok(to)
+}
+
+/// One integer of a vector.
+fn integer(tensor: &ImportedTensor, row: usize) -> Result<i128, Raised> {
+    match tensor.view().scalar(&[row]) {
+        Some(Scalar::Integer(value)) => Ok(value),
+        _ => Err(tensor.refused("no integers", "integers")),
+    }
+}
+
+fn unusable(row: usize, found: i64) -> Raised {
+    Raised::input(format!("frame_idx of row {row} is {found}: a sampled frame needs its index"))
+        .tensor("frame_idx")
+        .found(found.to_string())
+        .expected("0 or above")
+}
