@@ -28,7 +28,7 @@ CARGO_HOME ?= $(HOME)/.cargo
 SOURCES := $(shell find rust python -type f -not -name '*.py[co]' -not -name '*.so') \
     Cargo.toml Cargo.lock pyproject.toml README.md CHANGELOG.md LICENSE
 
-.PHONY: help demo test test-rust test-python lint format wheel sdist check-dist bench develop clean
+.PHONY: help demo test test-rust test-python lint lint-rust lint-python format wheel sdist check-dist bench develop clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,14 +42,14 @@ demo: .venv/ready $(DEMO)/frames.safetensors ## Install overtone in .venv, make 
 	.venv/bin/overtone predict $(DEMO) --frames $(DEMO)/frames.safetensors --out $(DEMO)/codes.safetensors
 
 $(DEMO)/frames.safetensors: | .venv/ready
-	mkdir -p $(@D)
+	@mkdir -p $(@D)
 	.venv/bin/overtone make-checkpoint $(@D) --arch $(DEMO_ARCH)
 
 .venv/ready: $(WHEEL)
 	@echo "== .venv: overtone with its command line"
-	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --force-reinstall --no-deps $(WHEEL)
-	.venv/bin/pip install --quiet '$(WHEEL)[cli]'
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/pip install --quiet --force-reinstall --no-deps $(WHEEL)
+	@.venv/bin/pip install --quiet '$(WHEEL)[cli]'
 	@touch $@
 
 bench: .venv/ready $(DEMO)/frames.safetensors ## Measure ms per frame and real-time factor on this machine.
@@ -66,10 +66,14 @@ test-rust: $(NEXTEST) ## Run the tests and documentation examples of the Rust cr
 test-python: $(TESTS)/ready check-dist ## Run pytest and the docstring examples against the installed wheel.
 	$(TESTS)/bin/pytest --doctest-modules --pyargs overtone tests
 
-lint: $(TOOLS)/ready $(TESTS)/ready ## Check format, lints, types and the stubs of the compiled module.
+lint: lint-rust lint-python ## Check format, lints, types and the stubs of the compiled module.
+
+lint-rust: ## Check the Rust crates: rustfmt, clippy, rustdoc.
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
+
+lint-python: $(TOOLS)/ready $(TESTS)/ready ## Check Python: ruff, mypy, and stubtest against the installed wheel.
 	$(TOOLS)/bin/ruff check
 	$(TOOLS)/bin/ruff format --check
 	$(TESTS)/bin/mypy
@@ -95,32 +99,32 @@ $(SDIST): $(SOURCES) | $(TOOLS)/ready
 
 # Zig links against the glibc that the tag promises, whatever this machine has; the wheel names no folder of this machine.
 # The sources are unpacked with the time of unpacking: with the constant time that they have in the archive, cargo would
-# take crates that it built from an earlier sdist for up to date.
+# take crates that it built from an earlier sdist for up to date; and pip would bring back a wheel of that name from its cache.
 $(WHEEL): $(SDIST)
 	@echo "== the wheel, from $(SDIST): this compiles everything once"
-	rm -rf $(TARGET)/sdist
-	mkdir -p $(TARGET)/sdist
-	tar -xzmf $(SDIST) -C $(TARGET)/sdist
+	@rm -rf $(TARGET)/sdist
+	@mkdir -p $(TARGET)/sdist
+	@tar -xzmf $(SDIST) -C $(TARGET)/sdist
 	PATH="$(TOOLS)/bin:$$PATH" \
 	MATURIN_PEP517_ARGS='--zig --compatibility manylinux_2_28' \
 	RUSTFLAGS='--remap-path-prefix=$(CARGO_HOME)=cargo' \
-	$(TOOLS)/bin/pip wheel --verbose --no-deps --no-build-isolation --wheel-dir dist $(TARGET)/sdist/overtone-$(VERSION)
+	$(TOOLS)/bin/pip wheel --verbose --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist $(TARGET)/sdist/overtone-$(VERSION)
 
 develop: .venv/ready .ci/requirements-tests.txt $(TOOLS)/ready ## Install overtone editable in .venv with the test tools, for quick edits: .venv/bin/pytest.
-	.venv/bin/pip install --quiet -r .ci/requirements-tests.txt
+	@.venv/bin/pip install --quiet -r .ci/requirements-tests.txt
 	VIRTUAL_ENV=$(CURDIR)/.venv $(TOOLS)/bin/maturin develop
 
 $(TOOLS)/ready: .ci/requirements-tools.txt
 	@echo "== tools: $(TOOLS)"
-	$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("error: Python 3.10 or newer is needed; name one with make PYTHON=...")'
-	$(PYTHON) -m venv --clear $(TOOLS)
-	$(TOOLS)/bin/pip install --quiet -r $<
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("error: Python 3.10 or newer is needed; name one with make PYTHON=...")'
+	@$(PYTHON) -m venv --clear $(TOOLS)
+	@$(TOOLS)/bin/pip install --quiet -r $<
 	@touch $@
 
 $(TESTS)/ready: $(WHEEL) .ci/requirements-tests.txt
 	@echo "== a fresh environment with the wheel: $(TESTS)"
-	$(PYTHON) -m venv --clear $(TESTS)
-	$(TESTS)/bin/pip install --quiet -r .ci/requirements-tests.txt '$(WHEEL)[cli]'
+	@$(PYTHON) -m venv --clear $(TESTS)
+	@$(TESTS)/bin/pip install --quiet -r .ci/requirements-tests.txt '$(WHEEL)[cli]'
 	@touch $@
 
 $(TARGET)/nextest/bin/cargo-nextest:

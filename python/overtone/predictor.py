@@ -235,6 +235,16 @@ class CodePredictor:
         return self._loaded.max_batch
 
     @property
+    def threads(self) -> int:
+        """Threads of the CPU executor."""
+        return self._loaded.threads
+
+    @property
+    def instructions(self) -> str:
+        """Instruction set that the CPU executor uses: ``avx2+fma`` or ``scalar``."""
+        return self._loaded.instructions
+
+    @property
     def num_rvq_layers(self) -> int:
         """R: residual codebooks, each of which a frame gets one code from."""
         return self.spec.residual_codebooks
@@ -418,6 +428,18 @@ class CodePredictor:
     def stats(self) -> dict[str, int | float]:
         """Counters since loading: ``frames``, ``rows``, ``failed_rows``, and ``busy_seconds`` spent in frames."""
         return self._loaded.stats()
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of weights that one frame reads from memory, whatever its batch."""
+        return self._loaded.frame_bytes
+
+    def read_weights(self) -> None:
+        """Read what :attr:`frame_bytes` counts, with the same threads, and do nothing else.
+
+        The time that this takes is the least a frame can take on this machine.
+        """
+        self._loaded.read_frame_bytes()
 
     def log_and_reset_spec_stats(self) -> None:
         """Log the speculation counters and reset them; nothing happens while speculation is off."""

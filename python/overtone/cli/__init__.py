@@ -1,5 +1,8 @@
-"""The `overtone` command. Its optional packages are looked for here, so that a bare installation can say what it lacks;
-the command itself is `application`'s."""
+"""The `overtone` command.
+
+Its optional packages are looked for here, so that a bare installation can say what it lacks; the command itself is
+`application`'s.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"error: the command line needs {' and '.join(missing)}, not installed here: pip install 'overtone[cli]'\n"
         )
         return 2
-    from overtone.cli.application import run
+    from overtone.cli.application import run  # noqa: PLC0415 - only now are its packages known to be there
 
     return run(sys.argv[1:] if arguments is None else arguments)

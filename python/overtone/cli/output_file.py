@@ -16,30 +16,37 @@ if TYPE_CHECKING:
 __all__ = ["check_destination", "write_whole"]
 
 
-def check_destination(option: str, file: Path, inputs: Iterable[Path | None] = ()) -> None:
+def check_destination(option: str, file: Path, inputs: Iterable[Path] = ()) -> None:
     """Check that a file can be written later, and that this destroys nothing that the command reads.
 
     Args:
         option: The option that names the file, for the message.
         file: Where it will be.
-        inputs: Files that the command reads; None stands for one that was not given.
+        inputs: Files that the command reads.
 
     Raises:
         InputError: The directory is missing or not writable, the file is an input, or something is there already that
             is not a regular file.
     """
+    try:
+        problem = _problem(file, inputs)
+    except OSError as error:
+        problem = f"{file} cannot be written: {error.strerror}"
+    if problem is not None:
+        raise InputError(f"{option}: {problem}", key=option, file=str(file))
+
+
+def _problem(file: Path, inputs: Iterable[Path]) -> str | None:
     directory = file.parent
     if not directory.is_dir():
-        raise InputError(f"{option}: {directory} is no directory", key=option, file=str(file))
+        return f"{directory}: not a directory" if directory.exists() else f"{directory}: no such directory"
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise InputError(f"{option}: {directory} is not writable", key=option, file=str(file))
-    if not file.exists():
-        return
-    if not file.is_file():
-        raise InputError(f"{option}: {file} exists and is not a regular file", key=option, file=str(file))
-    for taken in inputs:
-        if taken is not None and taken.exists() and taken.samefile(file):
-            raise InputError(f"{option}: {file} is an input of this command", key=option, file=str(file))
+        return f"{directory}: not writable"
+    if file.exists() and not file.is_file():
+        return f"{file}: not a regular file"
+    if file.exists() and any(taken.exists() and taken.samefile(file) for taken in inputs):
+        return f"{file}: also an input of this command"
+    return None
 
 
 def write_whole(file: Path, content: bytes) -> None:

@@ -6,6 +6,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
+from tqdm import tqdm
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -18,8 +20,6 @@ def byte_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from tqdm import tqdm
-
     with tqdm(
         desc=label, unit="B", unit_scale=True, unit_divisor=1000, file=sys.stderr, leave=False, dynamic_ncols=True
     ) as bar:
@@ -37,7 +37,5 @@ def count_progress(label: str, total: int, unit: str) -> Iterator[Callable[[], o
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    from tqdm import tqdm
-
     with tqdm(desc=label, total=total, unit=unit, file=sys.stderr, leave=False, dynamic_ncols=True) as bar:
         yield bar.update

@@ -6,15 +6,15 @@
 //!
 //! # Arithmetic
 //! Activations are float32 whatever the weights are. Every output of a linear layer is one chain of fused
-//! multiply-adds over the input features in order, starting from 0; an int8 weight enters as its integer and the
-//! finished chain is multiplied by the output row's scale. A lane of a vector register is an output row, so the
-//! order is the same for every instruction set, thread count and batch, and so is every bit of the result.
+//! multiply-adds over the input features in order, starting from 0; int8 weights meet activations of sixteen bits in
+//! exact integer sums (`product/int8.rs`). A lane of a vector register is an output row, so the order is the same
+//! for every instruction set, thread count and batch, and so is every bit of the result.
 //! Sums inside RMSNorm and attention run over sixteen interleaved chains that are then added pairwise.
 //!
 //! | room | what it holds |
 //! |---|---|
 //! | [`panels`] | weight matrices, packed |
-//! | [`lanes`] | sixteen float32 lanes, scalar or AVX2 + FMA, chosen at run time |
+//! | [`lanes`] | the lanes of a register, scalar or AVX2 + FMA, chosen at run time |
 //! | [`product`] | matrix × rows, on all threads |
 //! | [`layer_math`] | RMSNorm, rotary embedding, SwiGLU |
 //! | [`attention`] | one stream's attention over its own KV slots |

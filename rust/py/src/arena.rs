@@ -49,6 +49,14 @@ impl Arena {
         Ok(fits.then_some(Self::Lent(memory, blocks)))
     }
 
+    /// A talker's memory, when frames work in it.
+    pub const fn lent_memory(&self) -> Option<&ImportedTensor> {
+        match self {
+            Self::Own(_) => None,
+            Self::Lent(memory, _) => Some(memory),
+        }
+    }
+
     /// The blocks, for the length of a frame.
     pub fn blocks(&mut self) -> &mut [Lane16] {
         match self {

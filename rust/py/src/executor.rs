@@ -1,34 +1,35 @@
 //! `CpuExecutor`: the core's CPU executor, its arena and a talker's bound tensors, shared by its prepared frames.
 //!
 //! The engine and the arena stand behind one lock that is taken without the GIL: threads that share a predictor take
-//! turns. What never changes after loading is beside the lock.
+//! turns, and no other Python thread waits for them. What never changes after loading is beside the lock, and what
+//! may be asked while a frame runs has locks of its own, held for a moment.
 
 use overtone_core::checkpoint::{Checkpoint, InMemoryTensor};
-use overtone_core::cpu::executor::CpuOptions;
-use overtone_core::cpu::weights::{OwnedTable, exact_weight_type, weight_bytes};
+use overtone_core::cpu::weights::OwnedTable;
 use overtone_core::cpu::workspace::workspace_blocks;
 use overtone_core::cpu::{CpuExecutor as Engine, WeightType};
 use overtone_core::frame::Table;
-use overtone_core::sampling::SamplingParams;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::arena::Arena;
 use crate::dlpack::expect::{Expect, expect_float, expect_shape};
 use crate::dlpack::import::ImportedTensor;
-use crate::enter::{SignalCheck, enter, enter_interruptible};
+use crate::enter::{enter, enter_interruptible};
 use crate::errors::{ErrorClass, Raised};
 use crate::frame::{FrameArguments, PreparedFrame};
 use crate::spec::PyModelSpec;
 use crate::tensor::Tensor;
+use loading::{Request, contiguous_copy, import_weight};
 
-/// More rows than any talker batches; a typing error above it.
-const MAX_BATCH: usize = 4096;
+pub mod loading;
 
 /// The CPU executor behind `overtone.CodePredictor`.
 #[pyclass(frozen, module = "overtone._core")]
@@ -46,6 +47,15 @@ pub struct Shared {
     pub max_batch: usize,
     /// E[0] … E[R−1].
     pub tables: Vec<Arc<OwnedTable>>,
+    /// E0 of the checkpoint.
+    loaded_code_zero_table: Option<CodeZeroTable>,
+    /// E0 in use: the checkpoint's, or the one that the talker bound.
+    code_zero_table: Mutex<Option<CodeZeroTable>>,
+    stats: Mutex<Stats>,
+    weight_type: WeightType,
+    threads: usize,
+    instructions: &'static str,
+    frame_bytes: u64,
     /// The process that made it: its threads live in no other.
     process: u32,
     state: Mutex<State>,
@@ -58,10 +68,6 @@ pub struct State {
     pub engine: Engine,
     /// What a frame works in.
     pub arena: Arena,
-    /// E0, of the checkpoint or of the talker.
-    pub code_zero_table: Option<CodeZeroTable>,
-    /// Counters since loading.
-    pub stats: Stats,
 }
 
 /// Counters since loading.
@@ -74,7 +80,7 @@ pub struct Stats {
     /// Rows whose status was not 0.
     pub failed_rows: u64,
     /// Time spent in frames.
-    pub busy: std::time::Duration,
+    pub busy: Duration,
 }
 
 /// The talker's codec table E0.
@@ -104,7 +110,7 @@ impl CodeZeroTable {
 }
 
 impl Shared {
-    /// The engine and what belongs to it, for one frame. A panic in an earlier frame left nothing that this one reads.
+    /// The engine and what belongs to it, for one frame. Call it without the GIL: another frame may be running.
     ///
     /// # Errors
     /// A `DeviceError` in a process forked after loading, where the engine's threads are missing.
@@ -119,8 +125,27 @@ impl Shared {
                 ),
             ));
         }
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(&self.state))
     }
+
+    /// The talker's codec table that a frame prepared now reads.
+    pub fn code_zero_table(&self) -> Option<CodeZeroTable> {
+        lock(&self.code_zero_table).clone()
+    }
+
+    /// Counts one frame.
+    pub fn count(&self, rows: usize, failed_rows: usize, busy: Duration) {
+        let mut stats = lock(&self.stats);
+        stats.frames += 1;
+        stats.rows += rows as u64;
+        stats.failed_rows += failed_rows as u64;
+        stats.busy += busy;
+    }
+}
+
+/// A lock whose holder panicked guards nothing half-changed that a frame reads.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[pymethods]
@@ -161,15 +186,17 @@ impl CpuExecutor {
     ) -> PyResult<Self> {
         let request = Request::new(dtype, max_batch, threads)?;
         let mut imported = Vec::with_capacity(tensors.len());
+        // The talker's other tensors may be anything, anywhere; one that turns out to be needed is refused after all.
+        let mut unusable = BTreeMap::new();
         for (name, object) in tensors {
             let name: String = name.extract()?;
-            let tensor = ImportedTensor::new(name.clone(), &object)?;
-            // The talker's other tensors may be of any type.
-            if let Some(float_type) = tensor.view().element().float_type() {
-                imported.push((name, tensor, float_type));
+            match import_weight(&name, &object) {
+                Ok((tensor, float_type)) => imported.push((name, tensor, float_type)),
+                Err(error) if error.is_instance_of::<PyException>(py) => drop(unusable.insert(name, error)),
+                Err(interrupt) => return Err(interrupt),
             }
         }
-        enter_interruptible(py, progress, |check| {
+        let loaded = enter_interruptible(py, progress, |check| {
             let copies: Vec<Option<Vec<u8>>> =
                 imported.iter().map(|(_, tensor, _)| contiguous_copy(tensor)).collect();
             let lent = imported.iter().zip(&copies).map(|((name, tensor, float_type), copy)| {
@@ -182,6 +209,10 @@ impl CpuExecutor {
             });
             let checkpoint = Checkpoint::from_tensors(config, lent.collect::<BTreeMap<_, _>>())?;
             request.load(&checkpoint, check)
+        });
+        loaded.map_err(|error| {
+            let missing = error.value(py).getattr("tensor").and_then(|tensor| tensor.extract::<String>());
+            missing.ok().and_then(|name| unusable.remove(&name)).unwrap_or(error)
         })
     }
 
@@ -191,8 +222,8 @@ impl CpuExecutor {
     }
 
     #[getter]
-    fn dtype(&self) -> Result<&'static str, Raised> {
-        Ok(self.0.enter()?.engine.weight_type().name())
+    fn dtype(&self) -> &'static str {
+        self.0.weight_type.name()
     }
 
     #[getter]
@@ -206,18 +237,18 @@ impl CpuExecutor {
     }
 
     #[getter]
-    fn threads(&self) -> Result<usize, Raised> {
-        Ok(self.0.enter()?.engine.threads())
+    fn threads(&self) -> usize {
+        self.0.threads
     }
 
     #[getter]
-    fn instructions(&self) -> Result<&'static str, Raised> {
-        Ok(self.0.enter()?.engine.instructions().name())
+    fn instructions(&self) -> &'static str {
+        self.0.instructions
     }
 
     #[getter]
-    fn frame_bytes(&self) -> Result<u64, Raised> {
-        Ok(self.0.enter()?.engine.frame_bytes())
+    fn frame_bytes(&self) -> u64 {
+        self.0.frame_bytes
     }
 
     #[getter]
@@ -225,17 +256,17 @@ impl CpuExecutor {
         Arena::required_bytes(workspace_blocks(&self.0.spec, self.0.max_batch))
     }
 
-    fn set_context_memory(&self, memory: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    fn set_context_memory(&self, py: Python<'_>, memory: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let blocks = workspace_blocks(&self.0.spec, self.0.max_batch);
         let arena = match memory {
             None => Some(Arena::own(blocks)?),
             Some(memory) => Arena::lent(ImportedTensor::new("memory", memory)?, blocks)?,
         };
-        let fits = arena.is_some();
-        if let Some(arena) = arena {
-            self.0.enter()?.arena = arena;
-        }
-        Ok(fits)
+        let Some(arena) = arena else { return Ok(false) };
+        let replaced = enter(py, || Ok::<_, Raised>(std::mem::replace(&mut self.0.enter()?.arena, arena)))?;
+        // Outside the lock: letting go of a talker's memory may run Python code, which may come back here.
+        drop(replaced);
+        Ok(true)
     }
 
     fn codec_embed_table(&self, layer: i64) -> Result<Tensor, Raised> {
@@ -266,7 +297,8 @@ impl CpuExecutor {
             None => None,
             Some(object) => {
                 let tensor = ImportedTensor::new("code_zero_embed_table", object)?;
-                expect_shape(&tensor, &[Expect::AtLeast(1), width]).map_err(binding)?;
+                let rows = Expect::AtLeast(spec.code_zero_size.unwrap_or(1));
+                expect_shape(&tensor, &[rows, width]).map_err(binding)?;
                 let float_type = expect_float(&tensor).map_err(binding)?;
                 if !tensor.view().is_contiguous() {
                     return Err(binding(tensor.refused("a strided tensor", "a contiguous one")).into());
@@ -285,9 +317,10 @@ impl CpuExecutor {
             }
             tensor.writer().map_err(binding)?;
         }
-        if let Some(table) = table {
-            self.0.enter()?.code_zero_table = Some(table);
-        }
+        let table = table.or_else(|| self.0.loaded_code_zero_table.clone());
+        let replaced = std::mem::replace(&mut *lock(&self.0.code_zero_table), table);
+        // Outside the lock, as in `set_context_memory`.
+        drop(replaced);
         Ok(())
     }
 
@@ -307,7 +340,7 @@ impl CpuExecutor {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.0.enter()?.stats;
+        let stats = *lock(&self.0.stats);
         let counters = PyDict::new(py);
         counters.set_item("frames", stats.frames)?;
         counters.set_item("rows", stats.rows)?;
@@ -315,100 +348,4 @@ impl CpuExecutor {
         counters.set_item("busy_seconds", stats.busy.as_secs_f64())?;
         Ok(counters)
     }
-}
-
-/// A row-major copy of a strided tensor; `None` when it is contiguous already.
-fn contiguous_copy(tensor: &ImportedTensor) -> Option<Vec<u8>> {
-    if tensor.view().is_contiguous() {
-        return None;
-    }
-    let mut bytes = vec![0; tensor.view().size_in_bytes()];
-    tensor.view().read_bytes(&mut bytes).ok().map(|()| bytes)
-}
-
-/// How an executor is asked for, checked.
-struct Request {
-    weight_type: Option<WeightType>,
-    max_batch: usize,
-    threads: Option<usize>,
-}
-
-impl Request {
-    fn new(dtype: Option<&str>, max_batch: i64, threads: Option<i64>) -> Result<Self, Raised> {
-        let weight_type = dtype.map(parse_weight_type).transpose()?;
-        let max_batch = checked_batch(max_batch)?;
-        // What does not fit is refused with the pool's own message.
-        let threads = threads.map(|threads| usize::try_from(threads).unwrap_or(0));
-        Ok(Self { weight_type, max_batch, threads })
-    }
-
-    fn load(&self, checkpoint: &Checkpoint<'_>, check: &mut SignalCheck) -> Result<CpuExecutor, Raised> {
-        let weight_type = self.weight_type.unwrap_or_else(|| exact_weight_type(checkpoint));
-        let options = CpuOptions { weight_type, threads: self.threads, max_batch: self.max_batch };
-        let engine = Engine::load(checkpoint, options, &mut |done, total| check.poll(done, total))?;
-        let spec = engine.spec().clone();
-        let tables: Vec<_> =
-            (0..spec.residual_codebooks).filter_map(|layer| engine.codec_table(layer).cloned()).collect();
-        let table_type = tables.first().map_or(FloatType::Float32, |table| table.view().float_type);
-        let state = State {
-            arena: Arena::own(engine.workspace_blocks())?,
-            code_zero_table: engine.code_zero_table().cloned().map(CodeZeroTable::Loaded),
-            engine,
-            stats: Stats::default(),
-        };
-        Ok(CpuExecutor(Arc::new(Shared {
-            spec,
-            table_type,
-            max_batch: self.max_batch,
-            tables,
-            process: std::process::id(),
-            state: Mutex::new(state),
-        })))
-    }
-}
-
-fn checked_batch(max_batch: i64) -> Result<usize, Raised> {
-    usize::try_from(max_batch).ok().filter(|batch| (1..=MAX_BATCH).contains(batch)).ok_or_else(|| {
-        Raised::input(format!("max_batch: found {max_batch}, expected 1 to {MAX_BATCH}"))
-            .key("max_batch")
-            .found(max_batch.to_string())
-            .expected(format!("1 to {MAX_BATCH}"))
-    })
-}
-
-fn parse_weight_type(name: &str) -> Result<WeightType, Raised> {
-    const TYPES: [WeightType; 3] = [WeightType::Float32, WeightType::BFloat16, WeightType::Int8];
-    let known = TYPES.into_iter().find(|weight_type| weight_type.name() == name);
-    known.ok_or_else(|| {
-        let expected = TYPES.map(WeightType::name).join(", ");
-        let (class, what) = match name {
-            "float16" | "fp8" => (ErrorClass::Unsupported, "the cpu executor does not have it"),
-            _ => (ErrorClass::Input, "no such type"),
-        };
-        Raised::new(class, format!("dtype {name}: {what}; expected one of {expected}"))
-            .key("dtype")
-            .found(name)
-            .expected(expected)
-    })
-}
-
-/// Raise an `InputError` for a sampling parameter out of range.
-#[pyfunction]
-pub fn check_sampling(temperature: f64, top_k: i64, top_p: f64, seed: &Bound<'_, PyAny>) -> PyResult<()> {
-    let seed: u64 = seed.extract().map_err(|_| {
-        Raised::input(format!("seed is {seed}: expected a whole number from 0 to 2^64 - 1")).key("seed")
-    })?;
-    SamplingParams::from_numbers(temperature, top_k, top_p, seed).map_err(Raised::from)?;
-    Ok(())
-}
-
-/// Bytes of (weights, context) on the CPU.
-#[pyfunction]
-pub fn estimate_memory(spec: &PyModelSpec, dtype: &str, max_batch: i64) -> PyResult<(u64, usize)> {
-    let weight_type = parse_weight_type(dtype)?;
-    let max_batch = checked_batch(max_batch)?;
-    let table_type =
-        if weight_type == WeightType::Float32 { FloatType::Float32 } else { FloatType::BFloat16 };
-    let context = Arena::required_bytes(workspace_blocks(&spec.0, max_batch));
-    Ok((weight_bytes(&spec.0, weight_type, table_type), context))
 }

@@ -8,6 +8,7 @@
 //! | [`errors`], [`causes`] | the exceptions of `overtone.errors`, raised from Rust |
 //! | [`spec`] | `overtone.ModelSpec` |
 //! | [`executor`], [`frame`], [`arena`] | the CPU executor, and frames on it |
+//! | [`sampling`] | sampling parameters, checked |
 //! | [`files`] | synthetic checkpoints, and safetensors files of frames and codes |
 //!
 //! Model, sampling and frames live in `overtone-core`; nothing here computes.
@@ -24,6 +25,7 @@ pub mod errors;
 pub mod executor;
 pub mod files;
 pub mod frame;
+pub mod sampling;
 pub mod spec;
 pub mod tensor;
 #[cfg(test)]
@@ -35,8 +37,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<spec::PyModelSpec>()?;
     module.add_class::<executor::CpuExecutor>()?;
     module.add_class::<frame::PreparedFrame>()?;
-    module.add_function(wrap_pyfunction!(executor::check_sampling, module)?)?;
-    module.add_function(wrap_pyfunction!(executor::estimate_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(sampling::check_sampling, module)?)?;
+    module.add_function(wrap_pyfunction!(executor::loading::estimate_memory, module)?)?;
     module.add_function(wrap_pyfunction!(files::make_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(files::write_tensors, module)?)?;

@@ -40,9 +40,9 @@ impl MappedFile {
             return Err(header(safetensors::SafeTensorError::HeaderTooSmall));
         }
         // SAFETY: the mapping is read-only and private to this struct, which lends its bytes only in `read`, after
-        // checking that the file is still as long as it was. That nobody rewrites a checkpoint while it is being
-        // loaded is the caller's promise, as for every loader that maps; a rewrite changes values, and those are
-        // checked as they are read.
+        // checking that the file is as long as it was. That nobody rewrites or truncates the file in the moments of
+        // reading is the user's promise, as for every loader that maps files: bytes that change under a reader are
+        // only ever taken as numbers, but a page that vanishes under one ends the process.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         let (header_bytes, metadata) = SafeTensors::read_metadata(&map).map_err(header)?;
         let tensors = metadata.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();

@@ -80,7 +80,7 @@ impl CpuExecutor {
     ) -> Result<Self, CpuError> {
         let spec = checkpoint.spec().clone();
         let pool = start_pool(options.threads)?;
-        let weights = Weights::load(checkpoint, options.weight_type, progress)?;
+        let weights = Weights::load(checkpoint, options.weight_type, &pool, progress)?;
         Ok(Self {
             weight_type: options.weight_type,
             weights,
@@ -345,7 +345,14 @@ impl FrameRun<'_> {
         }
         let outputs = &mut self.workspace.outputs[..rows * hidden_blocks];
         let inputs = ActivationRows::row_major(embedded, rows);
-        product(self.instructions, &projection.weight, inputs, outputs, Finish::Keep);
+        product(
+            self.instructions,
+            &projection.weight,
+            inputs,
+            self.workspace.integers,
+            outputs,
+            Finish::Keep,
+        );
         for (row, to) in residual.chunks_exact_mut(hidden_blocks).enumerate() {
             let to = &mut to.as_flattened_mut()[..self.spec.hidden_size];
             gather_row(outputs, rows, row, to);
@@ -365,21 +372,35 @@ impl FrameRun<'_> {
             let inputs = ActivationRows::row_major(&self.workspace.normed[..rows * hidden_panels], rows);
             let panels = (self.spec.query_width() + 2 * self.spec.key_value_width()).div_ceil(LANES);
             let outputs = &mut self.workspace.outputs[..rows * panels];
-            product(self.instructions, &layer.query_key_value, inputs, outputs, Finish::Keep);
+            product(
+                self.instructions,
+                &layer.query_key_value,
+                inputs,
+                self.workspace.integers,
+                outputs,
+                Finish::Keep,
+            );
             self.attend(pass, index);
 
             let query_blocks = self.spec.query_width().div_ceil(LANES);
             let inputs = ActivationRows::row_major(&self.workspace.attended[..rows * query_blocks], rows);
             let outputs = &mut self.workspace.outputs[..rows * hidden_panels];
-            product(self.instructions, &layer.output, inputs, outputs, Finish::Keep);
+            product(self.instructions, &layer.output, inputs, self.workspace.integers, outputs, Finish::Keep);
             self.norm(rows, &layer.post_attention_norm, true);
 
             let inputs = ActivationRows::row_major(&self.workspace.normed[..rows * hidden_panels], rows);
             let gate_up = &mut self.workspace.gate_up[..rows * 2 * self.spec.mlp_width.div_ceil(LANES)];
-            product(self.instructions, &layer.gate_up, inputs, gate_up, Finish::SwiGlu);
+            product(
+                self.instructions,
+                &layer.gate_up,
+                inputs,
+                self.workspace.integers,
+                gate_up,
+                Finish::SwiGlu,
+            );
             let inputs = ActivationRows::panel_major(gate_up, rows, 2);
             let outputs = &mut self.workspace.outputs[..rows * hidden_panels];
-            product(self.instructions, &layer.down, inputs, outputs, Finish::Keep);
+            product(self.instructions, &layer.down, inputs, self.workspace.integers, outputs, Finish::Keep);
         }
     }
 
@@ -460,7 +481,7 @@ impl FrameRun<'_> {
         let panels = spec.codebook_size.div_ceil(LANES);
         let inputs = ActivationRows::row_major(&workspace.normed[..streams * blocks], streams);
         let outputs = &mut workspace.outputs[..streams * panels];
-        product(*instructions, &weights.heads[head], inputs, outputs, Finish::Keep);
+        product(*instructions, &weights.heads[head], inputs, workspace.integers, outputs, Finish::Keep);
         for (stream, logits) in workspace.logits.chunks_exact_mut(panels).enumerate() {
             gather_row(outputs, streams, stream, &mut logits.as_flattened_mut()[..spec.codebook_size]);
         }

@@ -4,7 +4,7 @@
 //! feature 0 come first, then those of feature 1, and so on, stored two features at a time. Rows beyond the last
 //! output, and a feature beyond the last, are zero.
 
-use super::lanes::{INT8_BIAS, LANES, Lane16, Lanes, int8_byte};
+use super::lanes::{HALF, LANES, Lane8, Lane16, Lanes};
 use crate::tensor::TensorView;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
@@ -53,61 +53,65 @@ impl WeightType {
 
 /// The weights of two input features for the sixteen output rows of a panel.
 pub(super) trait FeaturePair: Pod + Send + Sync {
-    /// Widens both features' weights, exactly.
-    fn widen<L: Lanes>(&self) -> [L; 2];
     /// Stores the weight of feature 0 or 1 for the output row at `lane`.
     fn set(&mut self, feature: usize, lane: usize, weight: f32);
 }
 
-/// Two features in float32.
+/// A pair whose weights are floats.
+pub(super) trait FloatPair: FeaturePair {
+    /// Widens one feature's weights of half a panel, exactly.
+    fn widen<L: Lanes>(&self, feature: usize, half: usize) -> L;
+}
+
+/// Two features in float32, half a panel at a time.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(32))]
-pub(super) struct Float32Pair([Lane16; 2]);
+pub(super) struct Float32Pair([[Lane8; 2]; 2]);
 
 impl FeaturePair for Float32Pair {
-    #[inline(always)]
-    fn widen<L: Lanes>(&self) -> [L; 2] {
-        [L::load(&self.0[0]), L::load(&self.0[1])]
-    }
-
     fn set(&mut self, feature: usize, lane: usize, weight: f32) {
-        self.0[feature][lane] = weight;
+        self.0[feature][lane / HALF][lane % HALF] = weight;
+    }
+}
+
+impl FloatPair for Float32Pair {
+    #[inline(always)]
+    fn widen<L: Lanes>(&self, feature: usize, half: usize) -> L {
+        L::load(&self.0[feature][half])
     }
 }
 
 /// Two features in bfloat16: word i holds row i in its lower and row i + 8 in its upper half, so that widening is a
-/// shift and a mask.
+/// shift or a mask.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(32))]
-pub(super) struct BFloat16Pair([[u32; LANES / 2]; 2]);
+pub(super) struct BFloat16Pair([Lane8<u32>; 2]);
 
 impl FeaturePair for BFloat16Pair {
-    #[inline(always)]
-    fn widen<L: Lanes>(&self) -> [L; 2] {
-        [L::widen_bfloat16(&self.0[0]), L::widen_bfloat16(&self.0[1])]
-    }
-
     fn set(&mut self, feature: usize, lane: usize, weight: f32) {
-        let word = &mut self.0[feature][lane % (LANES / 2)];
-        let shift = lane / (LANES / 2) * 16;
+        let word = &mut self.0[feature][lane % HALF];
+        let shift = lane / HALF * 16;
         *word = *word & !(0xffff << shift) | u32::from(bf16::from_f32(weight).to_bits()) << shift;
     }
 }
 
-/// Two features in int8, biased to unsigned bytes, in the order of [`int8_byte`].
+impl FloatPair for BFloat16Pair {
+    #[inline(always)]
+    fn widen<L: Lanes>(&self, feature: usize, half: usize) -> L {
+        let words = &self.0[feature];
+        if half == 0 { L::widen_lower(words) } else { L::widen_upper(words) }
+    }
+}
+
+/// Two features in int8, the two of a row side by side, half a panel at a time.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(32))]
-pub(super) struct Int8Pair([u8; 2 * LANES]);
+pub(super) struct Int8Pair(pub(super) [Lane8<[i8; 2]>; 2]);
 
 impl FeaturePair for Int8Pair {
-    #[inline(always)]
-    fn widen<L: Lanes>(&self) -> [L; 2] {
-        L::widen_int8_pair(&self.0)
-    }
-
     /// `weight` is already divided by its row's scale.
     fn set(&mut self, feature: usize, lane: usize, weight: f32) {
-        self.0[int8_byte(feature, lane)] = (weight.round_ties_even() as i32 + INT8_BIAS) as u8;
+        self.0[lane / HALF][lane % HALF][feature] = weight.round_ties_even() as i8;
     }
 }
 
@@ -134,10 +138,9 @@ impl PanelMatrix {
         let pairs = match weight_type {
             WeightType::Float32 => Pairs::Float32(vec![Float32Pair::zeroed(); count]),
             WeightType::BFloat16 => Pairs::BFloat16(vec![BFloat16Pair::zeroed(); count]),
-            WeightType::Int8 => Pairs::Int8 {
-                pairs: vec![Int8Pair([INT8_BIAS as u8; 2 * LANES]); count],
-                scales: vec![[0.0; LANES]; panels],
-            },
+            WeightType::Int8 => {
+                Pairs::Int8 { pairs: vec![Int8Pair::zeroed(); count], scales: vec![[0.0; LANES]; panels] }
+            }
         };
         Self { inputs, pairs }
     }

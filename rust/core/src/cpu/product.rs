@@ -1,18 +1,14 @@
 //! Matrix × rows: the pass that reads a packed matrix once and serves every row of the batch.
 
-use super::lanes::{InstructionSet, Kernel, LANES, Lane16, Lanes};
+use super::lanes::{InstructionSet, Kernel, LANES, Lane8, Lane16, Lanes};
 use super::layer_math::swiglu;
-use super::panels::{FeaturePair, Pairs, PanelMatrix};
+use super::panels::{FloatPair, Pairs, PanelMatrix};
 use rayon::prelude::*;
+
+pub(super) mod int8;
 
 /// Panels of one task: with one row, as many independent sums as hide an addition's latency.
 const TASK_PANELS: usize = 4;
-
-/// From so many rows on, a block of weights is widened once into the nearest cache and then serves all rows.
-const ROWS_WORTH_WIDENING: usize = 3;
-
-/// Features of such a block: 8 KiB of float32.
-const WIDENED_FEATURES: usize = 128;
 
 /// Activation rows, sixteen features at a time: features 16·block … of a row lie at
 /// `blocks[block · block_stride + row · row_stride]`.
@@ -50,94 +46,12 @@ pub(super) enum Finish {
     SwiGlu,
 }
 
-/// `outputs[panel · rows + row]` ← the sixteen outputs of `panel` for `row`; one task per few panels.
-pub(super) fn product(
-    instructions: InstructionSet,
-    matrix: &PanelMatrix,
-    inputs: ActivationRows<'_>,
-    outputs: &mut [Lane16],
-    finish: Finish,
-) {
-    let features = matrix.inputs();
-    match &matrix.pairs {
-        Pairs::Float32(pairs) => tasks(instructions, features, pairs, None, inputs, outputs, finish),
-        Pairs::BFloat16(pairs) => tasks(instructions, features, pairs, None, inputs, outputs, finish),
-        Pairs::Int8 { pairs, scales } => {
-            tasks(instructions, features, pairs, Some(scales), inputs, outputs, finish);
-        }
-    }
-}
-
-fn tasks<P: FeaturePair>(
-    instructions: InstructionSet,
-    features: usize,
-    pairs: &[P],
-    scales: Option<&[Lane16]>,
-    inputs: ActivationRows<'_>,
-    outputs: &mut [Lane16],
-    finish: Finish,
-) {
-    outputs
-        .par_chunks_mut(TASK_PANELS * inputs.rows)
-        .zip(pairs.par_chunks(TASK_PANELS * features.div_ceil(2)))
-        .enumerate()
-        .for_each(|(task, (outputs, pairs))| {
-            let scales = scales.map(|scales| &scales[task * TASK_PANELS..]);
-            instructions.run(PanelTask { features, pairs, scales, inputs, outputs, finish });
-        });
-}
-
-/// A few panels against all rows.
-struct PanelTask<'a, P> {
-    features: usize,
-    pairs: &'a [P],
-    scales: Option<&'a [Lane16]>,
-    inputs: ActivationRows<'a>,
-    outputs: &'a mut [Lane16],
-    finish: Finish,
-}
-
-impl<P: FeaturePair> Kernel for PanelTask<'_, P> {
-    type Output = ();
-
+impl Finish {
     #[inline(always)]
-    fn run<L: Lanes>(self) {
-        let Self { features, pairs, scales, inputs, outputs, finish } = self;
-        let panel_pairs = features.div_ceil(2);
-        if inputs.rows >= ROWS_WORTH_WIDENING {
-            let panels = pairs.chunks_exact(panel_pairs).zip(outputs.chunks_exact_mut(inputs.rows));
-            for (pairs, outputs) in panels {
-                widened_panel::<L, P>(features, pairs, inputs, outputs);
-            }
-        } else if pairs.len() == TASK_PANELS * panel_pairs {
-            for row in 0..inputs.rows {
-                let panels =
-                    std::array::from_fn(|panel| &pairs[panel * panel_pairs..(panel + 1) * panel_pairs]);
-                let sums = panel_sums::<L, P, TASK_PANELS>(features, panels, inputs, row);
-                for (panel, sum) in sums.into_iter().enumerate() {
-                    sum.store(&mut outputs[panel * inputs.rows + row]);
-                }
-            }
-        } else {
-            for (panel, pairs) in pairs.chunks_exact(panel_pairs).enumerate() {
-                for row in 0..inputs.rows {
-                    let [sum] = panel_sums::<L, P, 1>(features, [pairs], inputs, row);
-                    sum.store(&mut outputs[panel * inputs.rows + row]);
-                }
-            }
-        }
-        if let Some(scales) = scales {
-            for (outputs, scales) in outputs.chunks_exact_mut(inputs.rows).zip(scales) {
-                for output in outputs {
-                    for (value, scale) in output.iter_mut().zip(scales) {
-                        *value *= scale;
-                    }
-                }
-            }
-        }
-        if finish == Finish::SwiGlu {
-            for pair in outputs.chunks_exact_mut(2 * inputs.rows) {
-                let (gates, ups) = pair.split_at_mut(inputs.rows);
+    fn apply(self, outputs: &mut [Lane16], rows: usize) {
+        if self == Self::SwiGlu {
+            for pair in outputs.chunks_exact_mut(2 * rows) {
+                let (gates, ups) = pair.split_at_mut(rows);
                 for (gate, up) in gates.iter_mut().zip(ups) {
                     swiglu(gate, up);
                 }
@@ -146,103 +60,173 @@ impl<P: FeaturePair> Kernel for PanelTask<'_, P> {
     }
 }
 
-/// One row's sums over all features, for several panels at once.
-#[inline(always)]
-fn panel_sums<L: Lanes, P: FeaturePair, const PANELS: usize>(
-    features: usize,
-    panels: [&[P]; PANELS],
+/// `outputs[panel · rows + row]` ← the sixteen outputs of `panel` for `row`; one task per few panels. `integers` is
+/// where an int8 matrix puts its inputs as integers, [`int8::integer_blocks`] for each row.
+pub(super) fn product(
+    instructions: InstructionSet,
+    matrix: &PanelMatrix,
     inputs: ActivationRows<'_>,
-    row: usize,
-) -> [L; PANELS] {
-    let mut sums = [L::zero(); PANELS];
-    let whole = features / LANES;
-    for block in 0..whole {
-        let input = inputs.block(block, row);
-        let first = block * LANES / 2;
-        let panels: [&[P]; PANELS] = std::array::from_fn(|panel| &panels[panel][first..first + LANES / 2]);
-        for pair in 0..LANES / 2 {
-            let weights: [[L; 2]; PANELS] = std::array::from_fn(|panel| panels[panel][pair].widen());
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = sum.fused_multiply_add(weight[0], input[2 * pair]);
-                *sum = sum.fused_multiply_add(weight[1], input[2 * pair + 1]);
-            }
+    integers: &mut [Lane16],
+    outputs: &mut [Lane16],
+    finish: Finish,
+) {
+    let features = matrix.inputs();
+    match &matrix.pairs {
+        Pairs::Float32(pairs) => float_tasks(instructions, features, pairs, inputs, outputs, finish),
+        Pairs::BFloat16(pairs) => float_tasks(instructions, features, pairs, inputs, outputs, finish),
+        Pairs::Int8 { pairs, scales } => {
+            let inputs = int8::IntegerRows::quantise(instructions, inputs, features, integers);
+            int8::tasks(instructions, pairs, scales, inputs, outputs, finish);
         }
     }
-    for feature in whole * LANES..features {
-        let input = inputs.block(whole, row)[feature % LANES];
-        for (sum, panel) in sums.iter_mut().zip(panels) {
-            *sum = sum.fused_multiply_add(panel[feature / 2].widen()[feature % 2], input);
-        }
-    }
-    sums
 }
 
-/// One panel against all rows, a block of features at a time.
-#[inline(always)]
-fn widened_panel<L: Lanes, P: FeaturePair>(
+fn float_tasks<P: FloatPair>(
+    instructions: InstructionSet,
     features: usize,
     pairs: &[P],
     inputs: ActivationRows<'_>,
     outputs: &mut [Lane16],
+    finish: Finish,
 ) {
-    let mut widened = [[0.0; LANES]; WIDENED_FEATURES];
-    outputs.fill([0.0; LANES]);
-    for first in (0..features).step_by(WIDENED_FEATURES) {
-        let count = WIDENED_FEATURES.min(features - first);
-        let (widened_pairs, _) = widened.as_chunks_mut::<2>();
-        for (widened, pair) in widened_pairs.iter_mut().zip(&pairs[first / 2..(first + count).div_ceil(2)]) {
-            let [even, odd] = pair.widen::<L>();
-            even.store(&mut widened[0]);
-            odd.store(&mut widened[1]);
-        }
-        let weights = &widened[..count];
+    outputs
+        .par_chunks_mut(TASK_PANELS * inputs.rows)
+        .zip(pairs.par_chunks(TASK_PANELS * features.div_ceil(2)))
+        .for_each(|(outputs, pairs)| {
+            instructions.run(FloatTask { features, pairs, inputs, outputs, finish });
+        });
+}
+
+/// A few panels against all rows.
+struct FloatTask<'a, P> {
+    features: usize,
+    pairs: &'a [P],
+    inputs: ActivationRows<'a>,
+    outputs: &'a mut [Lane16],
+    finish: Finish,
+}
+
+impl<P: FloatPair> Kernel for FloatTask<'_, P> {
+    type Output = ();
+
+    /// Tiles of weights × rows that keep eight or so sums in registers: four panels of one row, two of two, one of
+    /// three or four, half a panel of five to eight.
+    #[inline(always)]
+    fn run<L: Lanes>(mut self) {
+        let rows = self.inputs.rows;
+        let panels = self.outputs.len() / rows;
         let mut row = 0;
-        while row < outputs.len() {
-            let tile = &mut outputs[row..];
-            row += match tile.len() {
-                4.. => row_tile::<L, 4>(weights, inputs, first, row, tile),
-                3 => row_tile::<L, 3>(weights, inputs, first, row, tile),
-                2 => row_tile::<L, 2>(weights, inputs, first, row, tile),
-                _ => row_tile::<L, 1>(weights, inputs, first, row, tile),
+        while row < rows {
+            row += match rows - row {
+                8.. => self.half_panels::<L, 8>(panels, row),
+                7 => self.half_panels::<L, 7>(panels, row),
+                6 => self.half_panels::<L, 6>(panels, row),
+                5 => self.half_panels::<L, 5>(panels, row),
+                4 => self.whole_panels::<L, 2, 4>(panels, row),
+                3 => self.whole_panels::<L, 2, 3>(panels, row),
+                2 => self.whole_panels::<L, 4, 2>(panels, row),
+                _ => self.whole_panels::<L, 8, 1>(panels, row),
             };
+        }
+        self.finish.apply(self.outputs, rows);
+    }
+}
+
+impl<P: FloatPair> FloatTask<'_, P> {
+    #[inline(always)]
+    fn half_panels<L: Lanes, const ROWS: usize>(&mut self, panels: usize, row: usize) -> usize {
+        for panel in 0..panels {
+            self.tile::<L, 0, 1, ROWS>(panel, row);
+            self.tile::<L, 1, 1, ROWS>(panel, row);
+        }
+        ROWS
+    }
+
+    /// Tiles of HALVES / 2 panels; those left over one by one.
+    #[inline(always)]
+    fn whole_panels<L: Lanes, const HALVES: usize, const ROWS: usize>(
+        &mut self,
+        panels: usize,
+        row: usize,
+    ) -> usize {
+        let mut panel = 0;
+        while panel + HALVES / 2 <= panels {
+            self.tile::<L, 0, HALVES, ROWS>(panel, row);
+            panel += HALVES / 2;
+        }
+        while panel < panels {
+            self.tile::<L, 0, 2, ROWS>(panel, row);
+            panel += 1;
+        }
+        ROWS
+    }
+
+    /// HALVES half panels, from half FIRST of `panel` on, against rows `row … row + ROWS`.
+    #[inline(always)]
+    fn tile<L: Lanes, const FIRST: usize, const HALVES: usize, const ROWS: usize>(
+        &mut self,
+        panel: usize,
+        row: usize,
+    ) {
+        let panel_pairs = self.features.div_ceil(2);
+        let panels: [&[P]; HALVES] = std::array::from_fn(|half| {
+            let first = (panel + (FIRST + half) / 2) * panel_pairs;
+            &self.pairs[first..first + panel_pairs]
+        });
+        let inputs = |block: usize| -> [&Lane16; ROWS] {
+            std::array::from_fn(|offset| self.inputs.block(block, row + offset))
+        };
+        let mut sums = [[L::zero(); ROWS]; HALVES];
+        let whole = self.features / LANES;
+        for block in 0..whole {
+            let inputs = inputs(block);
+            let first = block * LANES / 2;
+            let panels: [&[P]; HALVES] = std::array::from_fn(|half| &panels[half][first..first + LANES / 2]);
+            for pair in 0..LANES / 2 {
+                let pairs = panels.map(|panel| &panel[pair]);
+                accumulate::<L, P, FIRST, HALVES, ROWS>(&mut sums, pairs, 0, inputs, 2 * pair);
+                accumulate::<L, P, FIRST, HALVES, ROWS>(&mut sums, pairs, 1, inputs, 2 * pair + 1);
+            }
+        }
+        for feature in whole * LANES..self.features {
+            let pairs = panels.map(|panel| &panel[feature / 2]);
+            accumulate::<L, P, FIRST, HALVES, ROWS>(
+                &mut sums,
+                pairs,
+                feature % 2,
+                inputs(whole),
+                feature % LANES,
+            );
+        }
+        for (half, sums) in sums.into_iter().enumerate() {
+            let panel = panel + (FIRST + half) / 2;
+            for (offset, sum) in sums.into_iter().enumerate() {
+                let output = &mut self.outputs[panel * self.inputs.rows + row + offset];
+                sum.store(half_of(output, (FIRST + half) % 2));
+            }
         }
     }
 }
 
-/// Adds `weights`' features, the first of which is `first`, to the sums of rows `row … row + ROWS`; returns ROWS.
+/// One feature of a tile: the innermost step of the executor.
 #[inline(always)]
-fn row_tile<L: Lanes, const ROWS: usize>(
-    weights: &[Lane16],
-    inputs: ActivationRows<'_>,
-    first: usize,
-    row: usize,
-    outputs: &mut [Lane16],
-) -> usize {
-    let mut sums: [L; ROWS] = std::array::from_fn(|offset| L::load(&outputs[offset]));
-    let (blocks, rest) = weights.as_chunks::<LANES>();
-    let input_block = |block: usize| -> [&Lane16; ROWS] {
-        std::array::from_fn(|offset| inputs.block(first / LANES + block, row + offset))
-    };
-    for (block, weights) in blocks.iter().enumerate() {
-        let inputs = input_block(block);
-        for (feature, weight) in weights.iter().enumerate() {
-            let weight = L::load(weight);
-            for (sum, input) in sums.iter_mut().zip(inputs) {
-                *sum = sum.fused_multiply_add(weight, input[feature]);
-            }
+fn accumulate<L: Lanes, P: FloatPair, const FIRST: usize, const HALVES: usize, const ROWS: usize>(
+    sums: &mut [[L; ROWS]; HALVES],
+    pairs: [&P; HALVES],
+    feature: usize,
+    inputs: [&Lane16; ROWS],
+    input: usize,
+) {
+    for half in 0..HALVES {
+        let weight: L = pairs[half].widen(feature, (FIRST + half) % 2);
+        for row in 0..ROWS {
+            sums[half][row] = sums[half][row].fused_multiply_add(weight, inputs[row][input]);
         }
     }
-    if !rest.is_empty() {
-        let inputs = input_block(blocks.len());
-        for (feature, weight) in rest.iter().enumerate() {
-            let weight = L::load(weight);
-            for (sum, input) in sums.iter_mut().zip(inputs) {
-                *sum = sum.fused_multiply_add(weight, input[feature]);
-            }
-        }
-    }
-    for (sum, output) in sums.into_iter().zip(outputs) {
-        sum.store(output);
-    }
-    ROWS
+}
+
+/// The lower (0) or upper (1) half of a panel's outputs.
+#[inline(always)]
+fn half_of(output: &mut Lane16, half: usize) -> &mut Lane8 {
+    &mut output.as_chunks_mut().0[half]
 }

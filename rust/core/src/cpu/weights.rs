@@ -7,6 +7,7 @@ use crate::frame::Table;
 use crate::spec::ModelSpec;
 use crate::spec::weights::WeightName;
 use crate::tensor::{FloatType, TensorView};
+use rayon::ThreadPool;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -130,6 +131,8 @@ pub fn weight_bytes(spec: &ModelSpec, weight_type: WeightType, table_type: Float
 struct Reader<'a, 'b> {
     checkpoint: &'a Checkpoint<'b>,
     weight_type: WeightType,
+    /// Packs, while reading and progress stay on the caller's thread: Ctrl-C is heard on no other.
+    pool: &'a ThreadPool,
     progress: &'a mut Progress<'a>,
     done: u64,
     total: u64,
@@ -163,11 +166,12 @@ impl Reader<'_, '_> {
         let shapes = names.iter().map(|name| self.checkpoint.spec().weight_shape(*name));
         let (outputs, inputs) = shapes.fold((0, 0), |(outputs, _), shape| (outputs + shape[0], shape[1]));
         let mut matrix = PanelMatrix::new(weight_type, outputs, inputs);
-        let mut first = 0;
+        let (pool, mut first) = (self.pool, 0);
         for name in names {
             first += self.read(*name, |tensor| {
                 let rows = tensor.shape[0];
-                matrix.pack(tensor, |output| output.checked_sub(first).filter(|row| *row < rows));
+                let source_row = |output: usize| output.checked_sub(first).filter(|row| *row < rows);
+                pool.install(|| matrix.pack(tensor, source_row));
                 rows
             })?;
         }
@@ -183,14 +187,14 @@ impl Reader<'_, '_> {
         let shape = self.checkpoint.spec().weight_shape(names[0]);
         let (rows, inputs) = (shape[0], shape[1]);
         let mut matrix = PanelMatrix::new(weight_type, 2 * rows.next_multiple_of(LANES), inputs);
+        let pool = self.pool;
         for (turn, name) in names.into_iter().enumerate() {
-            self.read(name, |tensor| {
-                matrix.pack(tensor, |output| {
-                    let (panel, lane) = (output / LANES, output % LANES);
-                    let row = panel / 2 * LANES + lane;
-                    (panel % 2 == turn && row < rows).then_some(row)
-                });
-            })?;
+            let source_row = |output: usize| {
+                let (panel, lane) = (output / LANES, output % LANES);
+                let row = panel / 2 * LANES + lane;
+                (panel % 2 == turn && row < rows).then_some(row)
+            };
+            self.read(name, |tensor| pool.install(|| matrix.pack(tensor, source_row)))?;
         }
         Ok(matrix)
     }
@@ -220,6 +224,7 @@ impl Weights {
     pub(super) fn load<'a>(
         checkpoint: &'a Checkpoint<'_>,
         weight_type: WeightType,
+        pool: &'a ThreadPool,
         progress: &'a mut Progress<'a>,
     ) -> Result<Self, LoadError> {
         let spec = checkpoint.spec().clone();
@@ -230,7 +235,7 @@ impl Weights {
             (elements * checkpoint.float_type(*name).map_or(0, FloatType::size)) as u64
         };
         let total = names.iter().map(bytes).sum();
-        let mut reader = Reader { checkpoint, weight_type, progress, done: 0, total };
+        let mut reader = Reader { checkpoint, weight_type, pool, progress, done: 0, total };
         let plain = weight_type.unquantised();
         let projection = match spec.projected {
             true => Some(ProjectionWeights {

@@ -4,6 +4,7 @@
 //! frames. Row-major buffers pad each row to whole blocks of sixteen floats; the padding is never read.
 
 use super::lanes::{LANES, Lane16};
+use super::product::int8::integer_blocks;
 use crate::spec::ModelSpec;
 
 /// Token rows that one stream brings into the widest pass: the prefill's two.
@@ -17,6 +18,8 @@ pub(super) struct Workspace<'a> {
     pub(super) residual: &'a mut [Lane16],
     /// Its normalised copy, [rows, H].
     pub(super) normed: &'a mut [Lane16],
+    /// A linear layer's inputs as integers, for int8 weights.
+    pub(super) integers: &'a mut [Lane16],
     /// Outputs of a linear layer or of a head, [panels][rows].
     pub(super) outputs: &'a mut [Lane16],
     /// Outputs of the gate and up projections, panels alternating, [2 I / 16][rows].
@@ -36,7 +39,7 @@ pub(super) struct Workspace<'a> {
 }
 
 /// Blocks of each buffer, in the order of the fields above.
-fn extents(spec: &ModelSpec, streams: usize) -> [usize; 11] {
+fn extents(spec: &ModelSpec, streams: usize) -> [usize; 12] {
     let rows = streams * PREFILL_ROWS;
     let blocks = |width: usize| width.div_ceil(LANES);
     let projected = blocks(spec.query_width() + 2 * spec.key_value_width());
@@ -46,6 +49,7 @@ fn extents(spec: &ModelSpec, streams: usize) -> [usize; 11] {
         if spec.projected { rows * blocks(spec.talker_hidden_size) } else { 0 },
         rows * blocks(spec.hidden_size),
         rows * blocks(spec.hidden_size),
+        rows * integer_blocks(spec.hidden_size.max(spec.query_width())),
         rows * panels,
         rows * 2 * blocks(spec.mlp_width),
         rows * projected,
@@ -74,16 +78,29 @@ impl<'a> Workspace<'a> {
     /// When the arena holds fewer than [`workspace_blocks`].
     pub(super) fn carve(arena: &'a mut [Lane16], spec: &ModelSpec, streams: usize) -> Self {
         let mut rest = arena;
-        let [embedded, residual, normed, outputs, gate_up, projected, scores, attended, logits, keys, values] =
-            extents(spec, streams).map(|extent| {
-                let (buffer, tail) = std::mem::take(&mut rest).split_at_mut(extent);
-                rest = tail;
-                buffer
-            });
+        let [
+            embedded,
+            residual,
+            normed,
+            integers,
+            outputs,
+            gate_up,
+            projected,
+            scores,
+            attended,
+            logits,
+            keys,
+            values,
+        ] = extents(spec, streams).map(|extent| {
+            let (buffer, tail) = std::mem::take(&mut rest).split_at_mut(extent);
+            rest = tail;
+            buffer
+        });
         Self {
             embedded,
             residual,
             normed,
+            integers,
             outputs,
             gate_up,
             projected,

@@ -9,15 +9,15 @@ use super::ModelSpec;
 /// One tensor of a code predictor, or the talker's codec table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WeightName {
-    /// E[i] [V, Ht], i = 0 … R−1.
+    /// `E[i]` [V, Ht], i = 0 … R−1.
     CodecEmbedding(usize),
-    /// Head[i] [V, H], i = 0 … R−1.
+    /// `Head[i]` [V, H], i = 0 … R−1.
     Head(usize),
-    /// The norm before the heads, [H].
+    /// The norm before the heads, `[H]`.
     FinalNorm,
-    /// The norm before a layer's attention, [H].
+    /// The norm before a layer's attention, `[H]`.
     InputNorm(usize),
-    /// The norm before a layer's MLP, [H].
+    /// The norm before a layer's MLP, `[H]`.
     PostAttentionNorm(usize),
     /// Query projection of a layer, [Nq·D, H].
     Query(usize),
@@ -27,9 +27,9 @@ pub enum WeightName {
     Value(usize),
     /// Output projection of a layer's attention, [H, Nq·D].
     Output(usize),
-    /// Per-head norm of a layer's queries, [D].
+    /// Per-head norm of a layer's queries, `[D]`.
     QueryNorm(usize),
-    /// Per-head norm of a layer's keys, [D].
+    /// Per-head norm of a layer's keys, `[D]`.
     KeyNorm(usize),
     /// Gate projection of a layer's MLP, [I, H].
     Gate(usize),
@@ -39,7 +39,7 @@ pub enum WeightName {
     Down(usize),
     /// Weight of `small_to_mtp_projection`, [H, Ht].
     ProjectionWeight,
-    /// Bias of `small_to_mtp_projection`, [H].
+    /// Bias of `small_to_mtp_projection`, `[H]`.
     ProjectionBias,
     /// E0 [V0, Ht]: the talker's codec table.
     CodeZeroTable,

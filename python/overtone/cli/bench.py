@@ -1,0 +1,216 @@
+"""`overtone bench`: time per frame on this machine, beside the time that only reading the same weights takes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+import overtone
+from overtone import Binding, CodePredictor, FramePlan, SamplingParams
+from overtone.cli.machine import processor_name
+from overtone.cli.options import (
+    WORKING_TYPES,
+    checkpoint_argument,
+    checkpoint_dir_option,
+    json_option,
+    path_type,
+    threads_option,
+)
+from overtone.cli.output_file import check_destination, write_whole
+from overtone.cli.progress import byte_progress, count_progress
+from overtone.cli.timing import Timing, time_in_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from overtone import BoundFrame
+
+__all__ = ["Measurement", "bench", "benchmark_frame"]
+
+_FRAME_MILLISECONDS = 80.0
+"""How long the audio of a frame lasts."""
+_LARGEST_BATCH = 4096
+_SAMPLING = SamplingParams(temperature=0.9, top_k=50, seed=7)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Times of one batch size in one working type, in milliseconds.
+
+    Args:
+        dtype: Working type.
+        batch: Streams of each frame.
+        threads: Threads that ran it.
+        frame: Of one frame, sampling included.
+        floor: Of only reading the weights that a frame reads, with the same threads.
+        frame_bytes: Bytes of those weights.
+    """
+
+    executor: str
+    dtype: str
+    batch: int
+    threads: int
+    frame: Timing
+    floor: Timing
+    frame_bytes: int
+
+    @property
+    def real_time_factor(self) -> float:
+        """How many seconds of audio a stream gains in one second."""
+        return _FRAME_MILLISECONDS / self.frame.median
+
+    @property
+    def floor_ratio(self) -> float:
+        """Time per frame over the time that reading its weights takes."""
+        return self.frame.median / self.floor.median
+
+    def as_json(self, frames: int) -> dict[str, Any]:
+        """An entry of `results`."""
+        return {
+            "executor": self.executor,
+            "dtype": self.dtype,
+            "batch": self.batch,
+            "threads": self.threads,
+            "frames": frames,
+            "ms_per_frame": round(self.frame.median, 4),
+            "p05": round(self.frame.p05, 4),
+            "p95": round(self.frame.p95, 4),
+            "real_time_factor": round(self.real_time_factor, 4),
+            "frame_bytes": self.frame_bytes,
+            "floor_ms": round(self.floor.median, 4),
+            "floor_ratio": round(self.floor_ratio, 4),
+        }
+
+
+def _read_batches(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Batch sizes between commas."""
+    parts = [part.strip() for part in value.split(",")]
+    sizes = tuple(int(part) if part.isdecimal() and len(part) <= len(str(_LARGEST_BATCH)) else 0 for part in parts)
+    if not all(1 <= size <= _LARGEST_BATCH for size in sizes):
+        raise click.BadParameter(f"{value!r} is not a list like 1,2,4,8 of numbers from 1 to {_LARGEST_BATCH}")
+    return tuple(dict.fromkeys(sizes))
+
+
+@click.command()
+@checkpoint_argument
+@checkpoint_dir_option
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(WORKING_TYPES),
+    help="Working type; may be given several times. Without it the stored weights, exactly.",
+)
+@click.option(
+    "--batch",
+    "batches",
+    callback=_read_batches,
+    default="1,2,4,8",
+    show_default=True,
+    metavar="B,B,…",
+    help="Batch sizes.",
+)
+@click.option("--frames", "frame_count", type=click.IntRange(1), default=20, show_default=True, help="Frames to time.")
+@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Frames before those.")
+@threads_option
+@json_option
+@click.option("--plot", type=path_type(), metavar="FILE.png", help="Draw the result, too.")
+def bench(
+    checkpoint: Path,
+    checkpoint_dir: Path | None,
+    dtypes: tuple[str, ...],
+    batches: tuple[int, ...],
+    frame_count: int,
+    warmup: int,
+    threads: int | None,
+    *,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Measure milliseconds per frame, sampling included, for each batch size.
+
+    The floor is the time that the same threads take to read the weights of a frame and do nothing else; frames and
+    reads take turns. The real-time factor is 80 ms, the audio of a frame, over the time per frame.
+    """
+    if plot is not None:
+        _check_plot(plot)
+    measured: list[Measurement] = []
+    for dtype in dict.fromkeys(dtypes) if dtypes else (None,):
+        with byte_progress("loading") as progress:
+            predictor = CodePredictor(dtype=dtype, threads=threads)
+            predictor.preallocate(checkpoint, checkpoint_dir, max_batch=max(batches), progress=progress)
+        label = f"{predictor.dtype}, batch"
+        for batch in batches:
+            with count_progress(f"{label} {batch}", frame_count, "frame") as advance:
+                measured.append(_measure(predictor, batch, frame_count, warmup, advance))
+    device = f"{processor_name()}, {measured[0].threads} threads, {predictor.instructions}"
+    if as_json:
+        results = [each.as_json(frame_count) for each in measured]
+        click.echo(json.dumps({"version": overtone.__version__, "device": device, "results": results}, indent=2))
+    else:
+        _print(device, measured)
+    if plot is not None:
+        from overtone.cli.plot import draw  # noqa: PLC0415 - matplotlib is slow to import, and optional
+
+        write_whole(plot, draw(device, measured))
+        click.echo(f"wrote {click.format_filename(plot)}", err=as_json)
+
+
+def benchmark_frame(predictor: CodePredictor, batch: int) -> BoundFrame:
+    """A frame with made-up inputs of usual size, drawn anew at each launch; sampled at 0.9 / 50."""
+    spec = predictor.spec
+    noise = np.random.default_rng(0)
+    hidden = noise.standard_normal((batch, spec.talker_hidden_size), np.float32)
+    if spec.code_zero_size is None:
+        # The checkpoint has no talker. What its table holds does not change the time.
+        table = np.zeros((1, spec.talker_hidden_size), np.float32)
+        predictor.bind(Binding(spec.talker_hidden_size, spec.codes_per_frame, predictor.max_batch, table))
+    code_zero = noise.integers(0, spec.code_zero_size or 1, batch, np.int32)
+    plan = FramePlan(batch, code_zero, hidden, _SAMPLING, frame_idx=0, advance_frame_idx=True)
+    return predictor.bind_frame(plan)
+
+
+def _measure(
+    predictor: CodePredictor, batch: int, frames: int, warmup: int, advance: Callable[[], object]
+) -> Measurement:
+    frame = benchmark_frame(predictor, batch)
+    timings = time_in_turns(
+        {"frame": frame.launch, "floor": predictor.read_weights}, frames, warmup, after_round=advance
+    )
+    frame.frame.wait()
+    return Measurement(
+        predictor.executor,
+        predictor.dtype,
+        batch,
+        predictor.threads,
+        timings["frame"],
+        timings["floor"],
+        predictor.frame_bytes,
+    )
+
+
+def _check_plot(plot: Path) -> None:
+    """Find out before measuring whether a plot can be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib, not installed here: pip install 'overtone[cli]'")
+    if plot.suffix.lower() != ".png":
+        raise click.UsageError(f"--plot: {plot} does not end in .png")
+    check_destination("--plot", plot)
+
+
+def _print(device: str, measured: list[Measurement]) -> None:
+    click.echo(f"overtone {overtone.__version__} on {device}")
+    click.echo(
+        f"{'dtype':10}{'batch':>6}{'ms/frame':>11}{'p05':>9}{'p95':>9}{'real time':>11}{'floor ms':>10}{'ratio':>7}"
+    )
+    for each in measured:
+        click.echo(
+            f"{each.dtype:10}{each.batch:>6}{each.frame.median:>11.2f}{each.frame.p05:>9.2f}{each.frame.p95:>9.2f}"
+            f"{each.real_time_factor:>10.2f}x{each.floor.median:>10.2f}{each.floor_ratio:>7.2f}"
+        )

@@ -1,0 +1,109 @@
+//! AVX2 with fused multiply-add.
+
+use super::{IntegerLanes, Kernel, Lane8, Lanes};
+use std::arch::x86_64::*;
+
+/// Proof that this machine has the instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detected(());
+
+impl Detected {
+    /// The proof, if the machine has them.
+    pub fn new() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        found.then_some(Self(()))
+    }
+
+    /// Runs `kernel` with the instructions enabled.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` proves that the machine has both features.
+        unsafe { run(kernel) }
+    }
+}
+
+/// # Safety
+/// The machine has AVX2 and FMA.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2Lanes>()
+}
+
+/// Values exist only inside [`run`].
+#[derive(Clone, Copy)]
+struct Avx2Lanes(__m256);
+
+/// Values exist only inside [`run`].
+#[derive(Clone, Copy)]
+struct Avx2Integers(__m256i);
+
+impl Lanes for Avx2Lanes {
+    type Integers = Avx2Integers;
+
+    #[inline(always)]
+    fn zero() -> Self {
+        // SAFETY: only reached from `run`, whose caller vouches for the instructions.
+        Self(unsafe { _mm256_setzero_ps() })
+    }
+
+    #[inline(always)]
+    fn load(from: &Lane8) -> Self {
+        // SAFETY: only reached from `run`; `from` is eight floats, read without alignment.
+        Self(unsafe { _mm256_loadu_ps(from.as_ptr()) })
+    }
+
+    #[inline(always)]
+    fn widen_lower(words: &Lane8<u32>) -> Self {
+        // SAFETY: only reached from `run`; `words` is 32 bytes, read without alignment.
+        Self(unsafe {
+            let words = _mm256_loadu_si256(words.as_ptr().cast());
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+        })
+    }
+
+    #[inline(always)]
+    fn widen_upper(words: &Lane8<u32>) -> Self {
+        // SAFETY: only reached from `run`; `words` is 32 bytes, read without alignment.
+        Self(unsafe {
+            let words = _mm256_loadu_si256(words.as_ptr().cast());
+            let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+            _mm256_castsi256_ps(_mm256_and_si256(words, upper))
+        })
+    }
+
+    #[inline(always)]
+    fn fused_multiply_add(self, weight: Self, x: f32) -> Self {
+        // SAFETY: only reached from `run`.
+        Self(unsafe { _mm256_fmadd_ps(weight.0, _mm256_set1_ps(x), self.0) })
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut Lane8) {
+        // SAFETY: only reached from `run`; `to` is eight floats, written without alignment.
+        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), self.0) }
+    }
+}
+
+impl IntegerLanes for Avx2Integers {
+    #[inline(always)]
+    fn zero() -> Self {
+        // SAFETY: only reached from `run`.
+        Self(unsafe { _mm256_setzero_si256() })
+    }
+
+    #[inline(always)]
+    fn multiply_add_pairs(self, weights: &Lane8<[i8; 2]>, x: [i16; 2]) -> Self {
+        // SAFETY: only reached from `run`; `weights` is sixteen bytes, read without alignment.
+        Self(unsafe {
+            let weights = _mm256_cvtepi8_epi16(_mm_loadu_si128(weights.as_ptr().cast()));
+            let x = _mm256_set1_epi32(bytemuck::cast::<[i16; 2], i32>(x));
+            _mm256_add_epi32(self.0, _mm256_madd_epi16(weights, x))
+        })
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut Lane8<i32>) {
+        // SAFETY: only reached from `run`; `to` is eight integers, written without alignment.
+        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), self.0) }
+    }
+}

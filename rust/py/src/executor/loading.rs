@@ -1,0 +1,118 @@
+//! How an executor is asked for, and made: arguments checked, tensors in memory taken, memory estimated.
+
+use overtone_core::checkpoint::Checkpoint;
+use overtone_core::cpu::executor::CpuOptions;
+use overtone_core::cpu::threads::MAX_THREADS;
+use overtone_core::cpu::weights::{exact_weight_type, weight_bytes};
+use overtone_core::cpu::workspace::workspace_blocks;
+use overtone_core::cpu::{CpuExecutor as Engine, WeightType};
+use overtone_core::tensor::FloatType;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex};
+
+use super::{CodeZeroTable, CpuExecutor, Shared, State};
+use crate::arena::Arena;
+use crate::dlpack::expect::expect_float;
+use crate::dlpack::import::ImportedTensor;
+use crate::enter::SignalCheck;
+use crate::errors::{ErrorClass, Raised};
+use crate::spec::PyModelSpec;
+
+/// More rows than any talker batches; a typing error above it.
+const MAX_BATCH: usize = 4096;
+
+/// A tensor of a state dict, of a type that weights may have.
+pub(super) fn import_weight(name: &str, object: &Bound<'_, PyAny>) -> PyResult<(ImportedTensor, FloatType)> {
+    let tensor = ImportedTensor::new(name.to_owned(), object)?;
+    let float_type = expect_float(&tensor).map_err(|raised| raised.with_class(ErrorClass::Checkpoint))?;
+    Ok((tensor, float_type))
+}
+
+/// A row-major copy of a strided tensor; `None` when it is contiguous already.
+pub(super) fn contiguous_copy(tensor: &ImportedTensor) -> Option<Vec<u8>> {
+    if tensor.view().is_contiguous() {
+        return None;
+    }
+    let mut bytes = vec![0; tensor.view().size_in_bytes()];
+    tensor.view().read_bytes(&mut bytes).ok().map(|()| bytes)
+}
+
+/// How an executor is asked for, checked.
+pub(super) struct Request {
+    weight_type: Option<WeightType>,
+    max_batch: usize,
+    threads: Option<usize>,
+}
+
+impl Request {
+    pub(super) fn new(dtype: Option<&str>, max_batch: i64, threads: Option<i64>) -> Result<Self, Raised> {
+        let weight_type = dtype.map(parse_weight_type).transpose()?;
+        let max_batch = within("max_batch", max_batch, MAX_BATCH)?;
+        let threads = threads.map(|threads| within("threads", threads, MAX_THREADS)).transpose()?;
+        Ok(Self { weight_type, max_batch, threads })
+    }
+
+    pub(super) fn load(&self, checkpoint: &Checkpoint<'_>, check: &mut SignalCheck) -> Result<CpuExecutor, Raised> {
+        let weight_type = self.weight_type.unwrap_or_else(|| exact_weight_type(checkpoint));
+        let options = CpuOptions { weight_type, threads: self.threads, max_batch: self.max_batch };
+        let engine = Engine::load(checkpoint, options, &mut |done, total| check.poll(done, total))?;
+        let spec = engine.spec().clone();
+        let tables: Vec<_> =
+            (0..spec.residual_codebooks).filter_map(|layer| engine.codec_table(layer).cloned()).collect();
+        let table_type = tables.first().map_or(FloatType::Float32, |table| table.view().float_type);
+        let loaded_code_zero_table = engine.code_zero_table().cloned().map(CodeZeroTable::Loaded);
+        Ok(CpuExecutor(Arc::new(Shared {
+            spec,
+            table_type,
+            max_batch: self.max_batch,
+            tables,
+            code_zero_table: Mutex::new(loaded_code_zero_table.clone()),
+            loaded_code_zero_table,
+            stats: Mutex::default(),
+            weight_type,
+            threads: engine.threads(),
+            instructions: engine.instructions().name(),
+            frame_bytes: engine.frame_bytes(),
+            process: std::process::id(),
+            state: Mutex::new(State { arena: Arena::own(engine.workspace_blocks())?, engine }),
+        })))
+    }
+}
+
+/// The argument `key`, from 1 to `most`.
+fn within(key: &'static str, found: i64, most: usize) -> Result<usize, Raised> {
+    usize::try_from(found).ok().filter(|number| (1..=most).contains(number)).ok_or_else(|| {
+        let expected = format!("1 to {most}");
+        Raised::input(format!("{key}: found {found}, expected {expected}"))
+            .key(key)
+            .found(found.to_string())
+            .expected(expected)
+    })
+}
+
+fn parse_weight_type(name: &str) -> Result<WeightType, Raised> {
+    const TYPES: [WeightType; 3] = [WeightType::Float32, WeightType::BFloat16, WeightType::Int8];
+    let known = TYPES.into_iter().find(|weight_type| weight_type.name() == name);
+    known.ok_or_else(|| {
+        let expected = TYPES.map(WeightType::name).join(", ");
+        let (class, what) = match name {
+            "float16" | "fp8" => (ErrorClass::Unsupported, "the cpu executor does not have it"),
+            _ => (ErrorClass::Input, "no such type"),
+        };
+        Raised::new(class, format!("dtype {name:?}: {what}; expected one of {expected}"))
+            .key("dtype")
+            .found(name)
+            .expected(expected)
+    })
+}
+
+/// Bytes of (weights, context) on the CPU.
+#[pyfunction]
+pub fn estimate_memory(spec: &PyModelSpec, dtype: &str, max_batch: i64) -> PyResult<(u64, usize)> {
+    let weight_type = parse_weight_type(dtype)?;
+    let max_batch = within("max_batch", max_batch, MAX_BATCH)?;
+    let table_type =
+        if weight_type == WeightType::Float32 { FloatType::Float32 } else { FloatType::BFloat16 };
+    let context = Arena::required_bytes(workspace_blocks(&spec.0, max_batch));
+    Ok((weight_bytes(&spec.0, weight_type, table_type), context))
+}
