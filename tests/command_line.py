@@ -1,4 +1,4 @@
-"""Runs the `overtone` command for tests: in this process, which is quick, or in one of its own, which is the real thing."""
+"""Runs the `overtone` command for tests: in this process, which is quick, or in one of its own, as users do."""
 
 from __future__ import annotations
 

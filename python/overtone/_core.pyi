@@ -1,12 +1,10 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 from numpy.typing import DTypeLike, NDArray
 
 from overtone._typing import FrameArguments
-
-_Nested: TypeAlias = bool | int | float | list[_Nested]
 
 @final
 class Tensor:
@@ -29,7 +27,7 @@ class Tensor:
     @property
     def readonly(self) -> bool: ...
     def __len__(self) -> int: ...
-    def tolist(self) -> _Nested: ...
+    def tolist(self) -> Any: ...
     def numpy(self) -> NDArray[Any]: ...
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]: ...
     @property
@@ -42,7 +40,7 @@ class Tensor:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> object: ...
+    ) -> Any: ...
 
 @final
 class ModelSpec:

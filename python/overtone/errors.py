@@ -28,7 +28,7 @@ __all__ = [
 
 
 class OvertoneError(Exception):
-    """Root of everything overtone raises; raised itself only for an internal error.
+    """Root of everything overtone raises; raised itself for an internal error, and for a call before ``preallocate``.
 
     Each attribute is ``None`` when it does not apply:
 

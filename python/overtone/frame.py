@@ -1,5 +1,7 @@
-"""One frame: what goes in (:class:`FramePlan`), what comes out (:class:`Frame`), and frames prepared once to be
-launched many times (:class:`BoundFrame`)."""
+"""One frame: what goes in (:class:`FramePlan`), what comes out (:class:`Frame`), one prepared (:class:`BoundFrame`).
+
+A frame is prepared to be launched many times; :class:`HostFrame` is what came out, as NumPy arrays.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BoundFrame", "Frame", "FramePlan", "HostFrame"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FramePlan:
     """Inputs of one frame.
 
@@ -32,8 +34,9 @@ class FramePlan:
         sampling: One for all rows, a sequence of B, :class:`SamplingArrays`, or None for greedy.
         frame_idx: Index of the frame, part of the noise's counter: one integer, or a tensor [1] or [B] of int64 or
             uint64 that is read when the frame runs. A sampled frame needs it; -1 means unset.
-        active: [B] bool or integers: rows whose entry is 0 are left out and their outputs are not written.
-        advance_frame_idx: Add one to the frame index after each launch, in the tensor if it is one.
+        active: [B] bool or integers: rows whose entry is 0 are left out; of their outputs only the status is written.
+        advance_frame_idx: Add one to the frame index after each launch. In a tensor [1] it counts launches; in a
+            tensor [B] the entries of rows that took part are advanced.
     """
 
     active_batch_size: int
@@ -55,7 +58,7 @@ class HostFrame(NamedTuple):
     logits: NDArray[np.float32] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frame:
     """Outputs of one frame: tensors that export DLPack and, on the CPU, NumPy arrays.
 
@@ -64,7 +67,8 @@ class Frame:
         codec_sum: [B, Ht] in the hidden rows' type: E0[c0] + Σ E[k-1][code_k], summed in float32, rounded once.
         codec_hiddens: [B, C, Ht] in the tables' type: row k (1 ≤ k < R) is E[k-1][code_k]. Rows 0 and R are the
             talker's and are never written.
-        status: [B] int32: 0 good; j > 0 the first codebook whose draw failed; -1 ``code_0`` out of range.
+        status: [B] int32: 0 good, or left out of the frame; j > 0 the first codebook whose draw failed; -1 ``code_0``
+            out of range.
         logits: [B, R, V] float32 when asked for, else None.
     """
 

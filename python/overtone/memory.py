@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overtone import _core
+from overtone.numbers import whole_number
 
 if TYPE_CHECKING:
     from overtone._core import ModelSpec
@@ -47,5 +48,5 @@ def estimate_memory(spec: ModelSpec, dtype: str = "bfloat16", max_batch: int = 8
     >>> estimate_memory(spec, "bfloat16", max_batch=1).weights // 1_000_000
     289
     """
-    weights, context = _core.estimate_memory(spec, dtype, max_batch)
+    weights, context = _core.estimate_memory(spec, dtype, whole_number("max_batch", max_batch))
     return MemoryEstimate(weights, context)

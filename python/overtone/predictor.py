@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import fspath
+from os import fsdecode
 from typing import TYPE_CHECKING, Any
 
 from overtone import _core
 from overtone._core import Tensor
 from overtone.errors import BindingError, CudaUnavailableError, InputError, OvertoneError, UnsupportedError
 from overtone.frame import BoundFrame, Frame, FramePlan
+from overtone.numbers import whole_number
 from overtone.sampling import SamplingArrays, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from overtone._core import CpuExecutor, ModelSpec, PreparedFrame
     from overtone._typing import Path, Progress, Sampling, TensorLike
 
@@ -32,7 +32,7 @@ EXECUTORS = ("auto", "cpu", "cuda", "tensorrt", "onnxruntime")
 """Names that ``executor=`` takes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Binding:
     """A talker's own tensors, borrowed for as long as frames run.
 
@@ -40,9 +40,10 @@ class Binding:
         talker_hidden_size: Ht, checked against the artifacts.
         num_codes_per_frame: C = R + 1, likewise.
         max_batch_size: Rows of ``codec_hiddens``; at most the predictor's ``max_batch``.
-        code_zero_embed_table: The talker's codec table E0 [V0, Ht], contiguous; None keeps the checkpoint's.
-        codec_hiddens: [max_batch_size, C, Ht] in the type of the codec tables, written by every frame; None leaves it
-            to the predictor.
+        code_zero_embed_table: The talker's codec table E0 [V0, Ht], contiguous, with at least the rows of the
+            checkpoint's; None takes the checkpoint's.
+        codec_hiddens: [max_batch_size, C, Ht] in the type of the codec tables, written by every ``run_frame`` and bound
+            frame; None leaves it to the predictor.
     """
 
     talker_hidden_size: int
@@ -55,7 +56,8 @@ class Binding:
 class CodePredictor:
     """Predicts the residual codes of a frame from ``code_0`` and the talker's last hidden state.
 
-    One predictor may be shared by threads; its frames then run one after another. It must not be used in a process
+    One predictor may be shared by threads; its frames then run one after another, and each thread gets outputs of its
+    own from :meth:`predict_frame` (the buffers of :meth:`run_frame` serve one caller). It must not be used in a process
     forked after it was made.
 
     Args:
@@ -77,7 +79,7 @@ class CodePredictor:
     ) -> None:
         self._executor_name = _choose_executor(executor, device)
         self._dtype = None if dtype is None else _type_name(dtype)
-        self._threads = threads
+        self._threads = None if threads is None else whole_number("threads", threads)
         self._core: CpuExecutor | None = None
         self._reused: dict[tuple[int, str, bool], Frame] = {}
         self._codec_hiddens: Tensor | None = None
@@ -164,9 +166,14 @@ class CodePredictor:
         """
         predictor = cls(executor, device, dtype, threads=threads)
         _decline_speculation(spec_verify_size)
-        text = config if isinstance(config, str) else json.dumps(dict(config))
+        text = config if isinstance(config, str) else json.dumps(dict(config), default=_jsonable)
         predictor._core = _core.CpuExecutor.from_tensors(
-            text, dict(state_dict), predictor._dtype, max_batch, threads, progress
+            text,
+            dict(state_dict),
+            predictor._dtype,
+            whole_number("max_batch", max_batch),
+            predictor._threads,
+            progress,
         )
         return predictor
 
@@ -201,11 +208,11 @@ class CodePredictor:
         del stream
         _decline_speculation(spec_verify_size)
         self._core = _core.CpuExecutor.load(
-            fspath(artifact_dir),
-            fspath(checkpoint_dir) if checkpoint_dir else None,
-            None if code_zero_table is None else fspath(code_zero_table),
+            fsdecode(artifact_dir),
+            fsdecode(checkpoint_dir) if checkpoint_dir else None,
+            None if code_zero_table is None else fsdecode(code_zero_table),
             self._dtype,
-            max_batch,
+            whole_number("max_batch", max_batch),
             self._threads,
             progress,
         )
@@ -260,15 +267,16 @@ class CodePredictor:
         Raises:
             InputError: There is no such layer.
         """
-        return self._loaded.codec_embed_table(layer)
+        return self._loaded.codec_embed_table(whole_number("layer", layer))
 
     # --- a talker's tensors and memory -------------------------------------------------------------------------------
 
     def bind(self, binding: Binding) -> None:
-        """Borrow a talker's tensors; they are checked once, here, and kept alive.
+        """Borrow a talker's tensors; they are checked once, here, and kept alive. They replace those bound before.
 
         Raises:
             BindingError: A size or a tensor does not fit the artifacts; nothing is bound then.
+            InputError: One is no tensor in host memory; nothing is bound then.
         """
         core = self._loaded
         spec = core.spec
@@ -280,15 +288,16 @@ class CodePredictor:
                 raise BindingError(
                     f"{name}: found {found}, expected {expected}", key=name, found=str(found), expected=str(expected)
                 )
-        if not 1 <= binding.max_batch_size <= core.max_batch:
+        rows = whole_number("max_batch_size", binding.max_batch_size)
+        if not 1 <= rows <= core.max_batch:
             expected_range = f"1 to {core.max_batch}"
             raise BindingError(
-                f"max_batch_size: found {binding.max_batch_size}, expected {expected_range}",
+                f"max_batch_size: found {rows}, expected {expected_range}",
                 key="max_batch_size",
-                found=str(binding.max_batch_size),
+                found=str(rows),
                 expected=expected_range,
             )
-        core.bind(binding.max_batch_size, binding.code_zero_embed_table, binding.codec_hiddens)
+        core.bind(rows, binding.code_zero_embed_table, binding.codec_hiddens)
         hiddens = binding.codec_hiddens
         self._codec_hiddens = None if hiddens is None else Tensor.from_dlpack(hiddens)
 
@@ -304,7 +313,7 @@ class CodePredictor:
         our own.
 
         Args:
-            memory: A contiguous, writable tensor of any type.
+            memory: A contiguous, writable tensor of any type, apart from all inputs and outputs of frames.
 
         Returns:
             False when it is smaller than :attr:`required_context_memory`; the arena in use stays.
@@ -324,14 +333,7 @@ class CodePredictor:
             InputError: ``batch_size`` is not 1 to ``max_batch``.
         """
         del stream
-        limit = self._loaded.max_batch
-        if not 1 <= batch_size <= limit:
-            raise InputError(
-                f"batch_size: found {batch_size}, expected 1 to {limit}",
-                key="batch_size",
-                found=str(batch_size),
-                expected=f"1 to {limit}",
-            )
+        self._checked_rows("batch_size", batch_size)
 
     def capture_decode_graphs(self, stream: object = None) -> bool:
         """Capture what a GPU executor replays. The CPU executor has nothing to capture.
@@ -377,10 +379,11 @@ class CodePredictor:
         (1, 8)
         """
         del stream
-        batch, hidden_type = self._loaded.describe_hidden(talker_last_hidden)
+        rows, hidden_type = self._loaded.describe_hidden(talker_last_hidden)
+        batch = self._checked_rows("active_batch_size", rows)
         plan = FramePlan(batch, code_zero, talker_last_hidden, sampling, frame_idx, active)
         frame = self._new_outputs(batch, hidden_type, logits=logits)
-        self._prepare(plan, frame, frame.codes, exact_rows=True).launch()
+        self._prepare(plan, batch, frame, frame.codes, exact_rows=True).launch()
         return frame
 
     def run_frame(
@@ -417,9 +420,11 @@ class CodePredictor:
             InputError: As for :meth:`run_frame`.
             BindingError: As for :meth:`run_frame`.
         """
-        frame = self._reused_outputs(plan, logits=logits)
+        batch = self._checked_rows("active_batch_size", plan.active_batch_size)
+        _, hidden_type = self._loaded.describe_hidden(plan.talker_last_hidden)
+        frame = self._reused_outputs(batch, hidden_type, logits=logits)
         target: TensorLike = frame.codes if output_codes is None else output_codes
-        prepared = self._prepare(plan, frame, target, exact_rows=False)
+        prepared = self._prepare(plan, batch, frame, target, exact_rows=False)
         codes = frame.codes if output_codes is None else Tensor.from_dlpack(output_codes)
         return BoundFrame(prepared, Frame(codes, frame.codec_sum, frame.codec_hiddens, frame.status, frame.logits))
 
@@ -452,6 +457,15 @@ class CodePredictor:
             raise OvertoneError("nothing is loaded yet: call preallocate first")
         return self._core
 
+    def _checked_rows(self, name: str, rows: object) -> int:
+        number, limit = whole_number(name, rows), self._loaded.max_batch
+        if not 1 <= number <= limit:
+            expected = f"1 to {limit} (max_batch)"
+            raise InputError(
+                f"{name}: found {number} rows, expected {expected}", key=name, found=str(number), expected=expected
+            )
+        return number
+
     def _new_outputs(self, batch: int, hidden_type: str, *, logits: bool) -> Frame:
         spec = self.spec
         return Frame(
@@ -462,19 +476,20 @@ class CodePredictor:
             Tensor.zeros([batch, spec.residual_codebooks, spec.codebook_size], "float32") if logits else None,
         )
 
-    def _reused_outputs(self, plan: FramePlan, *, logits: bool) -> Frame:
-        _, hidden_type = self._loaded.describe_hidden(plan.talker_last_hidden)
-        key = (plan.active_batch_size, hidden_type, logits)
+    def _reused_outputs(self, batch: int, hidden_type: str, *, logits: bool) -> Frame:
+        key = (batch, hidden_type, logits)
         if key not in self._reused:
-            self._reused[key] = self._new_outputs(plan.active_batch_size, hidden_type, logits=logits)
+            self._reused[key] = self._new_outputs(batch, hidden_type, logits=logits)
         frame = self._reused[key]
         return frame if self._codec_hiddens is None else replace(frame, codec_hiddens=self._codec_hiddens)
 
-    def _prepare(self, plan: FramePlan, frame: Frame, codes: TensorLike, *, exact_rows: bool) -> PreparedFrame:
-        rows, arrays = _split_sampling(plan)
+    def _prepare(
+        self, plan: FramePlan, batch: int, frame: Frame, codes: TensorLike, *, exact_rows: bool
+    ) -> PreparedFrame:
+        rows, arrays = _split_sampling(plan.sampling, batch)
         return self._loaded.prepare_frame(
             {
-                "batch": plan.active_batch_size,
+                "batch": batch,
                 "exact_rows": exact_rows,
                 "talker_last_hidden": plan.talker_last_hidden,
                 "code_zero": plan.code_zero,
@@ -493,17 +508,20 @@ class CodePredictor:
 
 
 def _split_sampling(
-    plan: FramePlan,
-) -> tuple[
-    list[tuple[float, int, float, int]] | None, tuple[TensorLike, TensorLike, TensorLike, TensorLike] | None
-]:
+    sampling: Sampling, batch: int
+) -> tuple[list[tuple[float, int, float, int]] | None, tuple[TensorLike, TensorLike, TensorLike, TensorLike] | None]:
     """Sampling parameters as rows of numbers, or as four tensors."""
-    sampling = plan.sampling
     if sampling is None:
         return None, None
     if isinstance(sampling, SamplingArrays):
         return None, (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
-    rows = [sampling] * plan.active_batch_size if isinstance(sampling, SamplingParams) else sampling
+    rows: Any = [sampling] * batch if isinstance(sampling, SamplingParams) else sampling
+    if not isinstance(rows, Sequence) or not all(isinstance(row, SamplingParams) for row in rows):
+        expected = "SamplingParams, a sequence of them, SamplingArrays or None"
+        found = f"{type(rows).__name__} {rows!r}"[:200]
+        raise InputError(
+            f"sampling: found {found}, expected {expected}", key="sampling", found=found, expected=expected
+        )
     return [(row.temperature, row.top_k, row.top_p, row.seed) for row in rows], None
 
 
@@ -518,7 +536,7 @@ def _choose_executor(executor: str, device: str | None) -> str:
         raise CudaUnavailableError('this version has no cuda executor yet; use executor="cpu"')
     if executor in ("tensorrt", "onnxruntime"):
         raise UnsupportedError(f'this version has no {executor} executor yet; use executor="cpu"', key="executor")
-    if device not in (None, "cpu"):
+    if device is not None and str(device) not in ("cpu", "cpu:0"):
         raise InputError(
             f"device: found {device!r}, expected None or 'cpu' on the cpu executor",
             key="device",
@@ -532,20 +550,25 @@ def _choose_executor(executor: str, device: str | None) -> str:
 
 def _type_name(dtype: object) -> str:
     """The plain name of a type given as text, as a torch type or as a NumPy type."""
-    name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else None
-    return str(name or dtype).removeprefix("torch.")
+    name = dtype.__name__ if isinstance(dtype, type) else str(dtype)
+    return name.removeprefix("torch.")
+
+
+def _jsonable(value: object) -> object:
+    """A value of a configuration that JSON has no word for: another mapping, a torch type."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _decline_speculation(spec_verify_size: int) -> None:
-    if spec_verify_size < 0:
+    rows = whole_number("spec_verify_size", spec_verify_size)
+    if rows < 0:
         raise InputError(
-            f"spec_verify_size: found {spec_verify_size}, expected 0 (off) or above",
+            f"spec_verify_size: found {rows}, expected 0 (off) or above",
             key="spec_verify_size",
-            found=str(spec_verify_size),
+            found=str(rows),
             expected="0 or above",
         )
-    if spec_verify_size > 1:
+    if rows > 1:
         _logger.warning(
-            "spec_verify_size=%d: this version has no speculation; frames run step by step, with the same codes",
-            spec_verify_size,
+            "spec_verify_size=%d: this version has no speculation; frames run step by step, with the same codes", rows
         )

@@ -61,7 +61,7 @@ class SamplingParams:
         return cls(temperature, top_k, top_p, seed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SamplingArrays:
     """Sampling parameters of every row in tensors that the caller owns and may change between frames.
 

@@ -24,7 +24,7 @@ _TYPES = {"F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2)}
 
 
 def checkpoint_files(directory: Path) -> list[Path]:
-    """The files of a directory that loading it reads: configuration, index, weights."""
+    """The files of a directory that loading it may read: configuration, index, weights."""
     described = [directory / "config.json", directory / _INDEX]
     return [file for file in [*described, *_weights(directory)] if file.is_file()]
 
@@ -40,13 +40,17 @@ def storage(directories: Iterable[Path]) -> dict[str, int]:
     for file in (file for directory in directories for file in _weights(directory)):
         for name, stored in _headers(file):
             tensors.setdefault(name, stored)
-    # Around a predictor that is part of a whole model, other parts have layers of the same names.
-    whole_model = any(_PREDICTOR in name for name in tensors)
     count: Counter[str] = Counter()
-    for name, (type_name, size) in tensors.items():
-        if _PREDICTOR in name or (not whole_model and not name.startswith("talker.")):
-            count[type_name] += size
+    for name in _of_predictor(tensors):
+        type_name, size = tensors[name]
+        count[type_name] += size
     return dict(count)
+
+
+def _of_predictor(names: Iterable[str]) -> list[str]:
+    """Names of the predictor's own tensors: around it, other parts of a whole model have layers of the same names."""
+    inside = [name for name in names if _PREDICTOR in name]
+    return inside or [name for name in names if not name.startswith("talker.")]
 
 
 def _weights(directory: Path) -> list[Path]:
@@ -55,8 +59,9 @@ def _weights(directory: Path) -> list[Path]:
     if whole.is_file():
         return [whole, *artifacts]
     if index.is_file():
-        shards = set(json.loads(index.read_text())["weight_map"].values())
-        return [*(directory / shard for shard in sorted(shards)), *artifacts]
+        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        # Other shards of a large model need not be there.
+        return [*sorted({directory / shards[name] for name in _of_predictor(shards)}), *artifacts]
     return artifacts or sorted(directory.glob("*.safetensors"))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["byte_progress", "count_progress"]
 
+_USUAL_SIZE = os.terminal_size((80, 24))
+
 
 @contextlib.contextmanager
 def byte_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
@@ -20,9 +23,7 @@ def byte_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    with tqdm(
-        desc=label, unit="B", unit_scale=True, unit_divisor=1000, file=sys.stderr, leave=False, dynamic_ncols=True
-    ) as bar:
+    with _bar(desc=label, unit="B", unit_scale=True, unit_divisor=1000) as bar:
 
         def report(done: int, total: int) -> None:
             bar.total = total
@@ -37,5 +38,14 @@ def count_progress(label: str, total: int, unit: str) -> Iterator[Callable[[], o
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    with tqdm(desc=label, total=total, unit=unit, file=sys.stderr, leave=False, dynamic_ncols=True) as bar:
+    with _bar(desc=label, total=total, unit=unit) as bar:
         yield bar.update
+
+
+def _bar(**options: Any) -> tqdm[Any]:
+    """A bar as wide as the terminal, that is gone afterwards."""
+    size: dict[str, Any] = {"dynamic_ncols": True}
+    if 0 in os.get_terminal_size(sys.stderr.fileno()):
+        # A terminal of unknown size, as some containers have, where tqdm would show nothing.
+        size = {"ncols": _USUAL_SIZE.columns, "nrows": _USUAL_SIZE.lines}
+    return tqdm(file=sys.stderr, leave=False, **size, **options)

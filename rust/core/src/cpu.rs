@@ -13,22 +13,24 @@
 //!
 //! | room | what it holds |
 //! |---|---|
-//! | [`panels`] | weight matrices, packed |
+//! | [`panels`] | weight matrices, packed, in memory of `pages` |
 //! | [`lanes`] | the lanes of a register, scalar or AVX2 + FMA, chosen at run time |
 //! | [`product`] | matrix × rows, on all threads |
 //! | [`layer_math`] | RMSNorm, rotary embedding, SwiGLU |
 //! | [`attention`] | one stream's attention over its own KV slots |
 //! | [`weights`] | a checkpoint's tensors, read and packed |
 //! | [`workspace`] | all that a frame writes before its outputs |
-//! | [`threads`] | how many threads, and their pool |
+//! | [`team`], [`threads`] | the threads, and how many |
 //! | [`executor`] | the frame itself |
 
 mod attention;
 pub mod executor;
 pub mod lanes;
 mod layer_math;
+mod pages;
 pub mod panels;
 mod product;
+pub mod team;
 pub mod threads;
 pub mod weights;
 pub mod workspace;

@@ -52,6 +52,9 @@ impl From<CpuError> for Raised {
     fn from(error: CpuError) -> Self {
         match error {
             CpuError::Load(LoadError::Checkpoint(error)) => error.into(),
+            CpuError::Load(memory @ LoadError::Memory(_)) => {
+                Self::from_error(ErrorClass::OutOfMemory, &memory)
+            }
             CpuError::Load(interrupted @ LoadError::Interrupted) => {
                 Self::from_error(ErrorClass::Overtone, &interrupted)
             }

@@ -24,7 +24,8 @@ use crate::dlpack::expect::{Expect, expect_float, expect_shape};
 use crate::dlpack::import::ImportedTensor;
 use crate::enter::{enter, enter_interruptible};
 use crate::errors::{ErrorClass, Raised};
-use crate::frame::{FrameArguments, PreparedFrame};
+use crate::frame::PreparedFrame;
+use crate::frame::arguments::FrameArguments;
 use crate::spec::PyModelSpec;
 use crate::tensor::Tensor;
 use loading::{Request, contiguous_copy, import_weight};
@@ -186,7 +187,8 @@ impl CpuExecutor {
     ) -> PyResult<Self> {
         let request = Request::new(dtype, max_batch, threads)?;
         let mut imported = Vec::with_capacity(tensors.len());
-        // The talker's other tensors may be anything, anywhere; one that turns out to be needed is refused after all.
+        // The talker's other tensors may be anything, anywhere. The core gets each as a tensor that it refuses, if it
+        // is one of the predictor's, and why it could not be taken is said then.
         let mut unusable = BTreeMap::new();
         for (name, object) in tensors {
             let name: String = name.extract()?;
@@ -207,12 +209,15 @@ impl CpuExecutor {
                 let shape = tensor.view().shape().to_vec();
                 (name.clone(), InMemoryTensor { float_type: *float_type, shape, bytes })
             });
-            let checkpoint = Checkpoint::from_tensors(config, lent.collect::<BTreeMap<_, _>>())?;
+            let refused = unusable.keys().map(|name| {
+                (name.clone(), InMemoryTensor { float_type: FloatType::Float32, shape: vec![], bytes: &[] })
+            });
+            let checkpoint = Checkpoint::from_tensors(config, lent.chain(refused).collect())?;
             request.load(&checkpoint, check)
         });
         loaded.map_err(|error| {
-            let missing = error.value(py).getattr("tensor").and_then(|tensor| tensor.extract::<String>());
-            missing.ok().and_then(|name| unusable.remove(&name)).unwrap_or(error)
+            let refused = error.value(py).getattr("tensor").and_then(|tensor| tensor.extract::<String>());
+            refused.ok().and_then(|name| unusable.remove(&name)).unwrap_or(error)
         })
     }
 

@@ -3,20 +3,20 @@
 use overtone_core::frame::{FrameInputs, FrameOutputs, RowSampling, STATUS_GOOD};
 use overtone_core::sampling::SamplingParams;
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::dlpack::access::Scalar;
 use crate::dlpack::element::ElementType;
-use crate::dlpack::expect::{Expect, expect_float, expect_shape, expect_type};
+use crate::dlpack::expect::{Expect, expect_float, expect_type};
 use crate::dlpack::import::ImportedTensor;
 use crate::dlpack::view::overlaps;
 use crate::enter::enter;
 use crate::errors::{ErrorClass, Raised};
-use crate::executor::{CodeZeroTable, Shared, State};
+use crate::executor::{CodeZeroTable, Shared, State, lock};
+use arguments::{Checker, CodeZero, FrameArguments, FrameIndex, INTEGERS, Sampling};
 
-/// Types of tensors of integers.
-const INTEGERS: [ElementType; 2] = [ElementType::Int32, ElementType::Int64];
+pub mod arguments;
 
 /// Buffers of one launch, kept so that a launch allocates nothing.
 #[derive(Debug, Default)]
@@ -30,8 +30,10 @@ struct Scratch {
     codes: Vec<i32>,
     codec_sum: Vec<f32>,
     status: Vec<i32>,
-    /// Status of every row, inactive ones included.
+    /// Status of every row: 0 for those left out.
     all_status: Vec<i32>,
+    /// Bytes of the frame indices.
+    frame_index: Vec<u8>,
     logits: Vec<f32>,
 }
 
@@ -81,7 +83,7 @@ impl PreparedFrame {
         let rows = if arguments.exact_rows { Expect::Is(batch) } else { Expect::AtLeast(batch) };
         let checker = Checker { batch, rows };
         let (codes, width) = (Expect::Is(spec.codes_per_frame()), Expect::Is(spec.talker_hidden_size));
-        let code_zero_table = executor.enter()?.code_zero_table.clone().ok_or_else(|| {
+        let code_zero_table = executor.code_zero_table().ok_or_else(|| {
             Raised::new(
                 ErrorClass::Binding,
                 "this checkpoint has no talker's codec table: bind one (code_zero_embed_table), or load with \
@@ -137,35 +139,46 @@ impl PreparedFrame {
         Ok(())
     }
 
-    /// No output may share memory with an input or with another output.
-    fn refuse_overlaps(&self) -> Result<(), Raised> {
-        let outputs: Vec<&ImportedTensor> = [&self.codes, &self.codec_sum, &self.codec_hiddens, &self.status]
+    /// What a frame writes. An index that it advances is among it.
+    fn outputs<'a>(&'a self, frame_index: &'a FrameIndex) -> impl Iterator<Item = &'a ImportedTensor> {
+        let advanced = tensor_of(frame_index).filter(|_| self.advance);
+        [&self.codes, &self.codec_sum, &self.codec_hiddens, &self.status]
             .into_iter()
             .chain(&self.logits)
-            .collect();
-        let mut inputs: Vec<&ImportedTensor> = vec![&self.talker_last_hidden];
-        inputs.extend(&self.active);
-        if let CodeZero::Tensor(tensor) = &self.code_zero {
-            inputs.push(tensor);
-        }
-        if let Sampling::Arrays { temperature, top_k, top_p, seed } = &self.sampling {
-            inputs.extend([temperature, top_k, top_p, seed]);
-        }
-        let frame_index = lock(&self.frame_index);
-        if let FrameIndex::Tensor(tensor) = &*frame_index {
-            inputs.push(tensor);
-        }
-        if let CodeZeroTable::Lent(tensor, _) = &self.code_zero_table {
-            inputs.push(tensor);
-        }
-        for (index, output) in outputs.iter().enumerate() {
-            let others = inputs.iter().chain(&outputs[index + 1..]);
-            if let Some(other) = others.into_iter().find(|other| overlaps(output.view(), other.view())) {
-                return Err(Raised::input(format!("{} overlaps {} in memory", output.name(), other.name()))
-                    .tensor(output.name())
-                    .found(format!("memory shared with {}", other.name()))
-                    .expected("memory of its own"));
+            .chain(advanced)
+    }
+
+    /// What a frame only reads.
+    fn inputs<'a>(&'a self, frame_index: &'a FrameIndex) -> impl Iterator<Item = &'a ImportedTensor> {
+        let code_zero = match &self.code_zero {
+            CodeZero::Host(_) => None,
+            CodeZero::Tensor(tensor) => Some(tensor),
+        };
+        let sampling = match &self.sampling {
+            Sampling::Rows(_) => [None; 4],
+            Sampling::Arrays { temperature, top_k, top_p, seed } => {
+                [temperature, top_k, top_p, seed].map(Some)
             }
+        };
+        let table = match &self.code_zero_table {
+            CodeZeroTable::Loaded(_) => None,
+            CodeZeroTable::Lent(tensor, _) => Some(&**tensor),
+        };
+        let counted = tensor_of(frame_index).filter(|_| !self.advance);
+        let others = [code_zero, self.active.as_ref(), table, counted];
+        [&self.talker_last_hidden]
+            .into_iter()
+            .chain(sampling.into_iter().flatten())
+            .chain(others.into_iter().flatten())
+    }
+
+    /// No output may share memory with an input or with another output.
+    fn refuse_overlaps(&self) -> Result<(), Raised> {
+        let frame_index = lock(&self.frame_index);
+        let outputs: Vec<_> = self.outputs(&frame_index).collect();
+        let inputs: Vec<_> = self.inputs(&frame_index).collect();
+        for (index, output) in outputs.iter().enumerate() {
+            refuse_overlap(output, inputs.iter().chain(&outputs[index + 1..]).copied())?;
         }
         Ok(())
     }
@@ -174,6 +187,9 @@ impl PreparedFrame {
         let mut state = self.executor.enter()?;
         let mut scratch = lock(&self.scratch);
         let mut frame_index = lock(&self.frame_index);
+        if let Some(memory) = state.arena.lent_memory() {
+            refuse_overlap(memory, self.inputs(&frame_index).chain(self.outputs(&frame_index)))?;
+        }
         self.gather(&mut scratch, &frame_index)?;
         self.predict(&mut state, &mut scratch);
         self.scatter(&mut scratch)?;
@@ -204,17 +220,13 @@ impl PreparedFrame {
         };
         scratch.code_zero.clear();
         scratch.code_zero.extend(scratch.rows.iter().map(|&row| code_zero[row]));
-        let indices = match frame_index {
-            FrameIndex::Number(_) => &[][..],
-            FrameIndex::Tensor(tensor) => read_integers(tensor, &mut scratch.integers)?,
-        };
         scratch.sampling.clear();
         for &row in &scratch.rows {
             let params = self.params(row)?;
             let index = match frame_index {
                 FrameIndex::Number(number) => number.unwrap_or(0),
-                FrameIndex::Tensor(_) => {
-                    let found = indices[row.min(indices.len() - 1)];
+                FrameIndex::Tensor(tensor) => {
+                    let found = integer(tensor, if tensor.view().elements() == 1 { 0 } else { row })?;
                     u64::try_from(found)
                         .or_else(|_| if params.is_greedy() { Ok(0) } else { Err(unusable(row, found)) })?
                 }
@@ -265,11 +277,8 @@ impl PreparedFrame {
         };
         let started = Instant::now();
         state.engine.run_frame(state.arena.blocks(), &inputs, &mut outputs);
-        state.stats.busy += started.elapsed();
-        state.stats.frames += 1;
-        state.stats.rows += rows as u64;
-        state.stats.failed_rows +=
-            scratch.status.iter().filter(|&&status| status != STATUS_GOOD).count() as u64;
+        let failed = scratch.status.iter().filter(|&&status| status != STATUS_GOOD).count();
+        self.executor.count(rows, failed, started.elapsed());
     }
 
     /// Writes the outputs of the rows that took part.
@@ -279,8 +288,8 @@ impl PreparedFrame {
         let mut codes_out = self.codes.writer()?;
         let mut sum_out = self.codec_sum.writer()?;
         let mut hiddens_out = self.codec_hiddens.writer()?;
-        scratch.all_status.resize(self.status.view().elements(), 0);
-        self.status.read_i32(&mut scratch.all_status)?;
+        scratch.all_status.clear();
+        scratch.all_status.resize(self.batch, STATUS_GOOD);
         for (index, &row) in scratch.rows.iter().enumerate() {
             let codes = &scratch.codes[index * per_row..(index + 1) * per_row];
             codes_out.write_row_i32(&[row], codes).map_err(|error| self.codes.inaccessible(&error))?;
@@ -308,26 +317,49 @@ impl PreparedFrame {
         written.map_err(|error| self.status.inaccessible(&error))
     }
 
+    /// Adds one to the frame index: to one that counts for all rows, else to those of the rows that took part.
     fn advance(&self, frame_index: &mut FrameIndex, scratch: &mut Scratch) -> Result<(), Raised> {
         match frame_index {
             FrameIndex::Number(number) => *number = number.map(|number| number.wrapping_add(1)),
             FrameIndex::Tensor(tensor) => {
-                read_integers(tensor, &mut scratch.integers)?;
-                for index in &mut scratch.integers {
-                    *index = index.wrapping_add(1);
+                let inaccessible = |error| tensor.inaccessible(&error);
+                scratch.frame_index.resize(tensor.view().size_in_bytes(), 0);
+                tensor.view().read_bytes(&mut scratch.frame_index).map_err(inaccessible)?;
+                let (indices, _) = scratch.frame_index.as_chunks_mut();
+                let step = |index: &mut [u8; 8]| {
+                    *index = u64::from_ne_bytes(*index).wrapping_add(1).to_ne_bytes();
+                };
+                match indices {
+                    [only] => step(only),
+                    all => scratch.rows.iter().for_each(|&row| step(&mut all[row])),
                 }
-                tensor
-                    .writer()?
-                    .write_row_i64(&[], &scratch.integers)
-                    .map_err(|error| tensor.inaccessible(&error))?;
+                tensor.writer()?.write_row_bytes(&[], &scratch.frame_index).map_err(inaccessible)?;
             }
         }
         Ok(())
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The frame index, when it is a tensor.
+fn tensor_of(frame_index: &FrameIndex) -> Option<&ImportedTensor> {
+    match frame_index {
+        FrameIndex::Number(_) => None,
+        FrameIndex::Tensor(tensor) => Some(tensor),
+    }
+}
+
+/// An `InputError` when `written` shares memory with one of `others`.
+fn refuse_overlap<'a>(
+    written: &ImportedTensor,
+    mut others: impl Iterator<Item = &'a ImportedTensor>,
+) -> Result<(), Raised> {
+    match others.find(|other| overlaps(written.view(), other.view())) {
+        None => Ok(()),
+        Some(other) => Err(Raised::input(format!("{} overlaps {} in memory", written.name(), other.name()))
+            .tensor(written.name())
+            .found(format!("memory shared with {}", other.name()))
+            .expected("memory of its own")),
+    }
 }
 
 /// Reads a whole vector.
@@ -345,7 +377,7 @@ fn integer(tensor: &ImportedTensor, row: usize) -> Result<i128, Raised> {
     }
 }
 
-fn unusable(row: usize, found: i64) -> Raised {
+fn unusable(row: usize, found: i128) -> Raised {
     Raised::input(format!("frame_idx of row {row} is {found}: a sampled frame needs its index"))
         .tensor("frame_idx")
         .found(found.to_string())

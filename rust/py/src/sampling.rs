@@ -31,6 +31,9 @@ fn number<'py, T: for<'a> FromPyObject<'a, 'py>>(
 ) -> Result<T, Raised> {
     value.extract().map_err(|_| {
         let found = value.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-        Raised::input(format!("{key} is {found}: expected {expected}")).key(key).found(found).expected(expected)
+        Raised::input(format!("{key} is {found}: expected {expected}"))
+            .key(key)
+            .found(found)
+            .expected(expected)
     })
 }

@@ -5,23 +5,23 @@ use super::lanes::{InstructionSet, Kernel, LANES, Lane16, Lanes};
 use super::layer_math::rms_norm;
 use super::panels::WeightType;
 use super::product::{ActivationRows, Finish, product};
-use super::threads::{ThreadsError, start_pool};
+use super::team::Team;
+use super::threads::{ThreadsError, start_team};
 use super::weights::{LoadError, OwnedTable, Weights};
 use super::workspace::{PREFILL_ROWS, Workspace, stream_cache, workspace_blocks};
 use crate::checkpoint::Checkpoint;
 use crate::frame::{FrameInputs, FrameOutputs, STATUS_CODE_ZERO_OUT_OF_RANGE, STATUS_GOOD, Table};
 use crate::sampling::Sampler;
 use crate::spec::ModelSpec;
-use rayon::ThreadPool;
-use rayon::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How a [`CpuExecutor`] is made.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
     /// Type of the packed weights.
     pub weight_type: WeightType,
-    /// Threads of the executor's own pool; `None` for `OVERTONE_NUM_THREADS`, else every core.
+    /// Threads of the executor's own team; `None` for `OVERTONE_NUM_THREADS`, else every core.
     pub threads: Option<usize>,
     /// Largest number of streams of one frame.
     pub max_batch: usize,
@@ -47,7 +47,7 @@ pub struct CpuExecutor {
     weights: Weights,
     rotary: RotaryTable,
     instructions: InstructionSet,
-    pool: ThreadPool,
+    team: Team,
     /// One for each stream of a frame.
     samplers: Vec<Sampler>,
 }
@@ -79,14 +79,14 @@ impl CpuExecutor {
         progress: &mut (dyn FnMut(u64, u64) -> std::ops::ControlFlow<()> + Send),
     ) -> Result<Self, CpuError> {
         let spec = checkpoint.spec().clone();
-        let pool = start_pool(options.threads)?;
-        let weights = Weights::load(checkpoint, options.weight_type, &pool, progress)?;
+        let mut team = start_team(options.threads)?;
+        let weights = Weights::load(checkpoint, &mut team, options.weight_type, progress)?;
         Ok(Self {
             weight_type: options.weight_type,
             weights,
             rotary: RotaryTable::new(&spec),
             instructions: InstructionSet::detect(),
-            pool,
+            team,
             samplers: (0..options.max_batch).map(|_| Sampler::new(spec.codebook_size)).collect(),
             spec,
         })
@@ -114,9 +114,9 @@ impl CpuExecutor {
         self.instructions
     }
 
-    /// Threads of the pool.
+    /// Threads of the team.
     pub fn threads(&self) -> usize {
-        self.pool.current_num_threads()
+        self.team.threads()
     }
 
     /// Largest number of streams of one frame.
@@ -164,57 +164,42 @@ impl CpuExecutor {
         if streams == 0 {
             return;
         }
-        let Self { spec, weights, rotary, instructions, pool, samplers, .. } = self;
+        let Self { spec, weights, rotary, instructions, team, samplers, .. } = self;
         let mut frame = FrameRun {
             spec,
             weights,
             rotary,
             instructions: *instructions,
+            team,
             workspace: Workspace::carve(arena, spec, streams),
         };
-        pool.install(|| frame.run(inputs, outputs, samplers));
+        frame.run(inputs, outputs, samplers);
     }
 
     /// Bytes of weights that one frame streams from memory, whatever its batch: the body R times and every head
     /// once. Embedding rows, a few kilobytes, are left out.
     pub fn frame_bytes(&self) -> u64 {
-        self.frame_matrices().map(|matrix| matrix.bytes() as u64).sum()
+        self.weights.in_frame_order().map(|matrix| matrix.bytes() as u64).sum()
     }
 
-    /// Reads the bytes of [`frame_bytes`](Self::frame_bytes) in a frame's order on the pool's threads and does
-    /// nothing else: the floor that a frame's time is measured against. Returns their exclusive or.
-    pub fn read_frame_bytes(&self) -> u32 {
-        self.pool.install(|| {
-            self.frame_matrices()
-                .map(|matrix| {
-                    matrix
-                        .words()
-                        .par_chunks(READ_WORDS)
-                        .map(|words| self.instructions.run(ExclusiveOr(words)))
-                        .reduce(|| 0, |a, b| a ^ b)
-                })
-                .fold(0, |a, b| a ^ b)
-        })
-    }
-
-    /// Every matrix a frame reads, in order.
-    fn frame_matrices(&self) -> impl Iterator<Item = &super::panels::PanelMatrix> {
-        self.weights.heads.iter().flat_map(|head| {
-            let body = self
-                .weights
-                .layers
-                .iter()
-                .flat_map(|layer| [&layer.query_key_value, &layer.output, &layer.gate_up, &layer.down]);
-            let projection = self.weights.projection.iter().map(|projection| &projection.weight);
-            projection.chain(body).chain([head])
-        })
+    /// Reads the bytes of [`frame_bytes`](Self::frame_bytes) on all threads and does nothing else: the floor that a
+    /// frame's time is measured against. Returns their exclusive or.
+    pub fn read_frame_bytes(&mut self) -> u32 {
+        let Self { weights, instructions, team, .. } = self;
+        let total = AtomicU32::new(0);
+        let parts = weights.in_frame_order().flat_map(|matrix| matrix.words().chunks(READ_WORDS));
+        team.for_each(parts, |words| {
+            total.fetch_xor(instructions.run(ExclusiveOr(words)), Ordering::Relaxed);
+        });
+        total.into_inner()
     }
 }
 
 /// Words that a thread reads at a time when it only reads.
-const READ_WORDS: usize = 32 * 1024;
+const READ_WORDS: usize = 64 * 1024;
 
-/// The exclusive or of all words: each is loaded once and cannot be skipped.
+/// The exclusive or of all words: each is loaded once and cannot be skipped. Four parts are read side by side, as a
+/// product reads its panels, since one stream alone does not fill the memory's bandwidth.
 struct ExclusiveOr<'a>(&'a [u32]);
 
 impl Kernel for ExclusiveOr<'_> {
@@ -222,14 +207,21 @@ impl Kernel for ExclusiveOr<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self) -> u32 {
-        let (blocks, rest) = self.0.as_chunks::<32>();
-        let mut lanes = [0; 32];
-        for block in blocks {
-            for (lane, word) in lanes.iter_mut().zip(block) {
-                *lane ^= word;
+        let (blocks, rest) = self.0.as_chunks::<LANES>();
+        let part = blocks.len() / 4;
+        let (parts, left) = blocks.split_at(4 * part);
+        let mut lanes = [0; LANES];
+        for index in 0..part {
+            for block in
+                [&parts[index], &parts[part + index], &parts[2 * part + index], &parts[3 * part + index]]
+            {
+                for (lane, word) in lanes.iter_mut().zip(block) {
+                    *lane ^= word;
+                }
             }
         }
-        lanes.iter().chain(rest).fold(0, |a, b| a ^ b)
+        let left = left.as_flattened();
+        lanes.iter().chain(left).chain(rest).fold(0, |a, b| a ^ b)
     }
 }
 
@@ -274,6 +266,7 @@ struct FrameRun<'a> {
     weights: &'a Weights,
     rotary: &'a RotaryTable,
     instructions: InstructionSet,
+    team: &'a mut Team,
     workspace: Workspace<'a>,
 }
 
@@ -346,6 +339,7 @@ impl FrameRun<'_> {
         let outputs = &mut self.workspace.outputs[..rows * hidden_blocks];
         let inputs = ActivationRows::row_major(embedded, rows);
         product(
+            self.team,
             self.instructions,
             &projection.weight,
             inputs,
@@ -373,6 +367,7 @@ impl FrameRun<'_> {
             let panels = (self.spec.query_width() + 2 * self.spec.key_value_width()).div_ceil(LANES);
             let outputs = &mut self.workspace.outputs[..rows * panels];
             product(
+                self.team,
                 self.instructions,
                 &layer.query_key_value,
                 inputs,
@@ -385,12 +380,21 @@ impl FrameRun<'_> {
             let query_blocks = self.spec.query_width().div_ceil(LANES);
             let inputs = ActivationRows::row_major(&self.workspace.attended[..rows * query_blocks], rows);
             let outputs = &mut self.workspace.outputs[..rows * hidden_panels];
-            product(self.instructions, &layer.output, inputs, self.workspace.integers, outputs, Finish::Keep);
+            product(
+                self.team,
+                self.instructions,
+                &layer.output,
+                inputs,
+                self.workspace.integers,
+                outputs,
+                Finish::Keep,
+            );
             self.norm(rows, &layer.post_attention_norm, true);
 
             let inputs = ActivationRows::row_major(&self.workspace.normed[..rows * hidden_panels], rows);
             let gate_up = &mut self.workspace.gate_up[..rows * 2 * self.spec.mlp_width.div_ceil(LANES)];
             product(
+                self.team,
                 self.instructions,
                 &layer.gate_up,
                 inputs,
@@ -400,33 +404,39 @@ impl FrameRun<'_> {
             );
             let inputs = ActivationRows::panel_major(gate_up, rows, 2);
             let outputs = &mut self.workspace.outputs[..rows * hidden_panels];
-            product(self.instructions, &layer.down, inputs, self.workspace.integers, outputs, Finish::Keep);
+            product(
+                self.team,
+                self.instructions,
+                &layer.down,
+                inputs,
+                self.workspace.integers,
+                outputs,
+                Finish::Keep,
+            );
         }
     }
 
     /// Adds the last linear layer's outputs to the residual stream, if `add`, and normalises every row.
     fn norm(&mut self, rows: usize, weight: &[f32], add: bool) {
-        let Self { spec, workspace, instructions, .. } = self;
+        let Self { spec, workspace, instructions, team, .. } = self;
         let blocks = spec.hidden_size.div_ceil(LANES);
         let outputs = &*workspace.outputs;
-        workspace.residual[..rows * blocks]
-            .par_chunks_exact_mut(blocks)
-            .zip(workspace.normed.par_chunks_exact_mut(blocks))
-            .enumerate()
-            .for_each(|(row, (residual, normed))| {
-                instructions.run(NormRow {
-                    residual: &mut residual.as_flattened_mut()[..spec.hidden_size],
-                    normed: &mut normed.as_flattened_mut()[..spec.hidden_size],
-                    add: add.then_some((outputs, rows, row)),
-                    weight,
-                    epsilon: spec.rms_norm_epsilon,
-                });
+        let residual = workspace.residual[..rows * blocks].chunks_exact_mut(blocks);
+        let normed = workspace.normed.chunks_exact_mut(blocks);
+        team.for_each(residual.zip(normed).enumerate(), |(row, (residual, normed))| {
+            instructions.run(NormRow {
+                residual: &mut residual.as_flattened_mut()[..spec.hidden_size],
+                normed: &mut normed.as_flattened_mut()[..spec.hidden_size],
+                add: add.then_some((outputs, rows, row)),
+                weight,
+                epsilon: spec.rms_norm_epsilon,
             });
+        });
     }
 
     /// Attention of every stream, streams in parallel; a stream's rows in order, since each sees those before it.
     fn attend(&mut self, pass: Pass, layer: usize) {
-        let Self { spec, weights, rotary, workspace, instructions } = self;
+        let Self { spec, weights, rotary, workspace, instructions, team } = self;
         let projected_width = spec.query_width() + 2 * spec.key_value_width();
         let projected_blocks = projected_width.div_ceil(LANES);
         let query_blocks = spec.query_width().div_ceil(LANES);
@@ -441,37 +451,37 @@ impl FrameRun<'_> {
         };
         let outputs = &*workspace.outputs;
         let per_stream = pass.rows_per_stream;
-        workspace.keys[slots.clone()]
-            .par_chunks_exact_mut(cache)
-            .zip(workspace.values[slots].par_chunks_exact_mut(cache))
-            .zip(workspace.projected.par_chunks_exact_mut(projected_blocks * per_stream))
-            .zip(workspace.attended.par_chunks_exact_mut(query_blocks * per_stream))
-            .zip(workspace.scores.par_chunks_exact_mut(score_blocks))
-            .enumerate()
-            .for_each(|(stream, ((((keys, values), projected), attended), scores))| {
-                let rows =
-                    projected.chunks_exact_mut(projected_blocks).zip(attended.chunks_exact_mut(query_blocks));
-                for (offset, (projected, attended)) in rows.enumerate() {
-                    let projected = &mut projected.as_flattened_mut()[..projected_width];
-                    gather_row(outputs, pass.rows(), stream * per_stream + offset, projected);
-                    instructions.run(AttentionRow {
-                        layer,
-                        position: pass.position + offset,
-                        projected,
-                        keys: keys.as_flattened_mut(),
-                        values: values.as_flattened_mut(),
-                        weights: scores.as_flattened_mut(),
-                        attended: &mut attended.as_flattened_mut()[..spec.query_width()],
-                    });
-                }
-            });
+        let streams = workspace.keys[slots.clone()]
+            .chunks_exact_mut(cache)
+            .zip(workspace.values[slots].chunks_exact_mut(cache))
+            .zip(workspace.projected.chunks_exact_mut(projected_blocks * per_stream))
+            .zip(workspace.attended.chunks_exact_mut(query_blocks * per_stream))
+            .zip(workspace.scores.chunks_exact_mut(score_blocks))
+            .enumerate();
+        team.for_each(streams, |(stream, ((((keys, values), projected), attended), scores))| {
+            let rows =
+                projected.chunks_exact_mut(projected_blocks).zip(attended.chunks_exact_mut(query_blocks));
+            for (offset, (projected, attended)) in rows.enumerate() {
+                let projected = &mut projected.as_flattened_mut()[..projected_width];
+                gather_row(outputs, pass.rows(), stream * per_stream + offset, projected);
+                instructions.run(AttentionRow {
+                    layer,
+                    position: pass.position + offset,
+                    projected,
+                    keys: keys.as_flattened_mut(),
+                    values: values.as_flattened_mut(),
+                    weights: scores.as_flattened_mut(),
+                    attended: &mut attended.as_flattened_mut()[..spec.query_width()],
+                });
+            }
+        });
     }
 
     /// Final norm and Head[`head`] on each stream's last row; logits row by row.
     fn head(&mut self, pass: Pass, head: usize) {
         let weights = self.weights;
         self.norm(pass.rows(), &weights.final_norm, true);
-        let Self { spec, workspace, instructions, .. } = self;
+        let Self { spec, workspace, instructions, team, .. } = self;
         let blocks = spec.hidden_size.div_ceil(LANES);
         for stream in 0..pass.streams {
             let last = (stream + 1) * pass.rows_per_stream - 1;
@@ -481,7 +491,7 @@ impl FrameRun<'_> {
         let panels = spec.codebook_size.div_ceil(LANES);
         let inputs = ActivationRows::row_major(&workspace.normed[..streams * blocks], streams);
         let outputs = &mut workspace.outputs[..streams * panels];
-        product(*instructions, &weights.heads[head], inputs, workspace.integers, outputs, Finish::Keep);
+        product(team, *instructions, &weights.heads[head], inputs, workspace.integers, outputs, Finish::Keep);
         for (stream, logits) in workspace.logits.chunks_exact_mut(panels).enumerate() {
             gather_row(outputs, streams, stream, &mut logits.as_flattened_mut()[..spec.codebook_size]);
         }
@@ -497,25 +507,25 @@ impl FrameRun<'_> {
     ) {
         let size = self.spec.codebook_size;
         let all_logits = &*self.workspace.logits;
-        outputs
+        let rows = outputs
             .codes
-            .par_chunks_exact_mut(self.spec.codes_per_frame())
-            .zip(outputs.status.par_iter_mut())
-            .zip(samplers.par_iter_mut())
-            .zip(all_logits.par_chunks_exact(size.div_ceil(LANES)))
-            .zip(inputs.sampling.par_iter())
-            .for_each(|((((codes, status), sampler), logits), sampling)| {
-                let logits = &logits.as_flattened()[..size];
-                match sampler.draw(logits, &sampling.params, sampling.frame_index, codebook as u32) {
-                    Ok(code) => codes[codebook] = code as i32,
-                    Err(_) => {
-                        codes[codebook] = 0;
-                        if *status == STATUS_GOOD {
-                            *status = codebook as i32;
-                        }
+            .chunks_exact_mut(self.spec.codes_per_frame())
+            .zip(outputs.status.iter_mut())
+            .zip(samplers)
+            .zip(all_logits.chunks_exact(size.div_ceil(LANES)))
+            .zip(inputs.sampling);
+        self.team.for_each(rows, |((((codes, status), sampler), logits), sampling)| {
+            let logits = &logits.as_flattened()[..size];
+            match sampler.draw(logits, &sampling.params, sampling.frame_index, codebook as u32) {
+                Ok(code) => codes[codebook] = code as i32,
+                Err(_) => {
+                    codes[codebook] = 0;
+                    if *status == STATUS_GOOD {
+                        *status = codebook as i32;
                     }
                 }
-            });
+            }
+        });
         if let Some(kept) = outputs.logits.as_deref_mut() {
             let rows = kept.chunks_exact_mut(self.spec.residual_codebooks * size);
             for (to, from) in rows.zip(all_logits.chunks_exact(size.div_ceil(LANES))) {

@@ -39,8 +39,10 @@ pub trait Lanes: Copy {
 pub trait IntegerLanes: Copy {
     /// All lanes zero.
     fn zero() -> Self;
-    /// Adds `weights[lane][0] · x[0] + weights[lane][1] · x[1]` to each lane, wrapping around at 32 bits.
-    fn multiply_add_pairs(self, weights: &Lane8<[i8; 2]>, x: [i16; 2]) -> Self;
+    /// Each lane's two int8 as two int16.
+    fn widen_pairs(weights: &Lane8<[i8; 2]>) -> Self;
+    /// Adds `weights[0] · x[0] + weights[1] · x[1]` to each lane, whose weights are two int16; wraps around at 32 bits.
+    fn multiply_add_pairs(self, weights: Self, x: [i16; 2]) -> Self;
     /// Writes all lanes.
     fn store(self, to: &mut Lane8<i32>);
 }
@@ -138,9 +140,14 @@ impl IntegerLanes for ScalarLanes<i32> {
     }
 
     #[inline(always)]
-    fn multiply_add_pairs(self, weights: &Lane8<[i8; 2]>, x: [i16; 2]) -> Self {
+    fn widen_pairs(weights: &Lane8<[i8; 2]>) -> Self {
+        Self(weights.map(|pair| bytemuck::cast::<[i16; 2], i32>(pair.map(i16::from))))
+    }
+
+    #[inline(always)]
+    fn multiply_add_pairs(self, weights: Self, x: [i16; 2]) -> Self {
         Self(std::array::from_fn(|lane| {
-            let [first, second] = weights[lane].map(i32::from);
+            let [first, second] = bytemuck::cast::<i32, [i16; 2]>(weights.0[lane]).map(i32::from);
             let sum = first * i32::from(x[0]) + second * i32::from(x[1]);
             self.0[lane].wrapping_add(sum)
         }))

@@ -5,11 +5,11 @@
 //! output, and a feature beyond the last, are zero.
 
 use super::lanes::{HALF, LANES, Lane8, Lane16, Lanes};
+use super::pages::Pages;
+use super::team::Team;
 use crate::tensor::TensorView;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
-use rayon::prelude::*;
-use std::sync::Mutex;
 
 /// Element type of the packed weights. Activations are float32 for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,9 +118,9 @@ impl FeaturePair for Int8Pair {
 /// The packed weights, by element type: [panels · ⌈inputs / 2⌉] feature pairs.
 #[derive(Debug)]
 pub(super) enum Pairs {
-    Float32(Vec<Float32Pair>),
-    BFloat16(Vec<BFloat16Pair>),
-    Int8 { pairs: Vec<Int8Pair>, scales: Vec<Lane16> },
+    Float32(Pages<Float32Pair>),
+    BFloat16(Pages<BFloat16Pair>),
+    Int8 { pairs: Pages<Int8Pair>, scales: Vec<Lane16> },
 }
 
 /// A packed matrix [outputs, inputs].
@@ -132,32 +132,48 @@ pub struct PanelMatrix {
 
 impl PanelMatrix {
     /// A matrix of zeros with room for `outputs` rows.
-    pub fn new(weight_type: WeightType, outputs: usize, inputs: usize) -> Self {
+    ///
+    /// # Errors
+    /// The operating system has no such memory.
+    pub fn new(weight_type: WeightType, outputs: usize, inputs: usize) -> std::io::Result<Self> {
         let panels = outputs.div_ceil(LANES);
         let count = panels * inputs.div_ceil(2);
         let pairs = match weight_type {
-            WeightType::Float32 => Pairs::Float32(vec![Float32Pair::zeroed(); count]),
-            WeightType::BFloat16 => Pairs::BFloat16(vec![BFloat16Pair::zeroed(); count]),
+            WeightType::Float32 => Pairs::Float32(Pages::zeroed(count)?),
+            WeightType::BFloat16 => Pairs::BFloat16(Pages::zeroed(count)?),
             WeightType::Int8 => {
-                Pairs::Int8 { pairs: vec![Int8Pair::zeroed(); count], scales: vec![[0.0; LANES]; panels] }
+                Pairs::Int8 { pairs: Pages::zeroed(count)?, scales: vec![[0.0; LANES]; panels] }
             }
         };
-        Self { inputs, pairs }
+        Ok(Self { inputs, pairs })
     }
 
     /// Packs rows of `tensor` [rows, inputs]: `source_row` tells which of its rows, if any, becomes an output row.
-    pub fn pack(&mut self, tensor: TensorView<'_>, source_row: impl Fn(usize) -> Option<usize> + Sync) {
+    pub fn pack(
+        &mut self,
+        team: &mut Team,
+        tensor: TensorView<'_>,
+        source_row: impl Fn(usize) -> Option<usize> + Sync,
+    ) {
         let inputs = self.inputs;
+        let panel_pairs = inputs.div_ceil(2);
         match &mut self.pairs {
-            Pairs::Float32(pairs) => pack_panels(pairs, inputs, tensor, source_row, |_, _, _| {}),
-            Pairs::BFloat16(pairs) => pack_panels(pairs, inputs, tensor, source_row, |_, _, _| {}),
+            Pairs::Float32(pairs) => {
+                team.for_each(pairs.chunks_mut(panel_pairs).enumerate(), |(panel, pairs)| {
+                    pack_panel(panel, pairs, inputs, tensor, &source_row, |_, _| {});
+                })
+            }
+            Pairs::BFloat16(pairs) => {
+                team.for_each(pairs.chunks_mut(panel_pairs).enumerate(), |(panel, pairs)| {
+                    pack_panel(panel, pairs, inputs, tensor, &source_row, |_, _| {});
+                })
+            }
             Pairs::Int8 { pairs, scales } => {
-                let scales: Vec<_> = scales.iter_mut().map(Mutex::new).collect();
-                pack_panels(pairs, inputs, tensor, source_row, |panel, lane, row| {
-                    let scale = divide_by_scale(row);
-                    if let Ok(mut scales) = scales[panel].lock() {
-                        scales[lane] = scale;
-                    }
+                let panels = pairs.chunks_mut(panel_pairs).zip(scales).enumerate();
+                team.for_each(panels, |(panel, (pairs, scales))| {
+                    pack_panel(panel, pairs, inputs, tensor, &source_row, |lane, row| {
+                        scales[lane] = divide_by_scale(row);
+                    });
                 });
             }
         }
@@ -187,30 +203,26 @@ impl PanelMatrix {
     }
 }
 
-/// Packs every row that `source_row` finds, panels in parallel; `prepare` sees each widened row before, with its
-/// panel and lane.
-fn pack_panels<P: FeaturePair>(
+/// Packs every row of a panel that `source_row` finds; `prepare` sees each widened row before, with its lane.
+fn pack_panel<P: FeaturePair>(
+    panel: usize,
     pairs: &mut [P],
     inputs: usize,
     tensor: TensorView<'_>,
-    source_row: impl Fn(usize) -> Option<usize> + Sync,
-    prepare: impl Fn(usize, usize, &mut [f32]) + Sync,
+    source_row: impl Fn(usize) -> Option<usize>,
+    mut prepare: impl FnMut(usize, &mut [f32]),
 ) {
-    pairs.par_chunks_mut(inputs.div_ceil(2)).enumerate().for_each_init(
-        || vec![0.0; inputs],
-        |row, (panel, pairs)| {
-            for lane in 0..LANES {
-                let Some(source) = source_row(panel * LANES + lane) else { continue };
-                for (input, weight) in row.iter_mut().enumerate() {
-                    *weight = tensor.get(source * inputs + input);
-                }
-                prepare(panel, lane, row);
-                for (input, &weight) in row.iter().enumerate() {
-                    pairs[input / 2].set(input % 2, lane, weight);
-                }
-            }
-        },
-    );
+    let mut row = vec![0.0; inputs];
+    for lane in 0..LANES {
+        let Some(source) = source_row(panel * LANES + lane) else { continue };
+        for (input, weight) in row.iter_mut().enumerate() {
+            *weight = tensor.get(source * inputs + input);
+        }
+        prepare(lane, &mut row);
+        for (input, &weight) in row.iter().enumerate() {
+            pairs[input / 2].set(input % 2, lane, weight);
+        }
+    }
 }
 
 /// Divides a row by its scale, max |w| / 127, so that rounding gives its int8 weights; returns the scale.

@@ -3,7 +3,7 @@
 use super::lanes::{InstructionSet, Kernel, LANES, Lane8, Lane16, Lanes};
 use super::layer_math::swiglu;
 use super::panels::{FloatPair, Pairs, PanelMatrix};
-use rayon::prelude::*;
+use super::team::Team;
 
 pub(super) mod int8;
 
@@ -63,6 +63,7 @@ impl Finish {
 /// `outputs[panel · rows + row]` ← the sixteen outputs of `panel` for `row`; one task per few panels. `integers` is
 /// where an int8 matrix puts its inputs as integers, [`int8::integer_blocks`] for each row.
 pub(super) fn product(
+    team: &mut Team,
     instructions: InstructionSet,
     matrix: &PanelMatrix,
     inputs: ActivationRows<'_>,
@@ -72,16 +73,17 @@ pub(super) fn product(
 ) {
     let features = matrix.inputs();
     match &matrix.pairs {
-        Pairs::Float32(pairs) => float_tasks(instructions, features, pairs, inputs, outputs, finish),
-        Pairs::BFloat16(pairs) => float_tasks(instructions, features, pairs, inputs, outputs, finish),
+        Pairs::Float32(pairs) => float_tasks(team, instructions, features, pairs, inputs, outputs, finish),
+        Pairs::BFloat16(pairs) => float_tasks(team, instructions, features, pairs, inputs, outputs, finish),
         Pairs::Int8 { pairs, scales } => {
-            let inputs = int8::IntegerRows::quantise(instructions, inputs, features, integers);
-            int8::tasks(instructions, pairs, scales, inputs, outputs, finish);
+            let inputs = int8::IntegerRows::quantise(team, instructions, inputs, features, integers);
+            int8::tasks(team, instructions, pairs, scales, inputs, outputs, finish);
         }
     }
 }
 
 fn float_tasks<P: FloatPair>(
+    team: &mut Team,
     instructions: InstructionSet,
     features: usize,
     pairs: &[P],
@@ -89,12 +91,11 @@ fn float_tasks<P: FloatPair>(
     outputs: &mut [Lane16],
     finish: Finish,
 ) {
-    outputs
-        .par_chunks_mut(TASK_PANELS * inputs.rows)
-        .zip(pairs.par_chunks(TASK_PANELS * features.div_ceil(2)))
-        .for_each(|(outputs, pairs)| {
-            instructions.run(FloatTask { features, pairs, inputs, outputs, finish });
-        });
+    let outputs = outputs.chunks_mut(TASK_PANELS * inputs.rows);
+    let pairs = pairs.chunks(TASK_PANELS * features.div_ceil(2));
+    team.for_each(outputs.zip(pairs), |(outputs, pairs)| {
+        instructions.run(FloatTask { features, pairs, inputs, outputs, finish });
+    });
 }
 
 /// A few panels against all rows.
@@ -109,8 +110,7 @@ struct FloatTask<'a, P> {
 impl<P: FloatPair> Kernel for FloatTask<'_, P> {
     type Output = ();
 
-    /// Tiles of weights × rows that keep eight or so sums in registers: four panels of one row, two of two, one of
-    /// three or four, half a panel of five to eight.
+    /// Tiles of weights × rows that keep about eight sums in registers.
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
         let rows = self.inputs.rows;
@@ -118,11 +118,7 @@ impl<P: FloatPair> Kernel for FloatTask<'_, P> {
         let mut row = 0;
         while row < rows {
             row += match rows - row {
-                8.. => self.half_panels::<L, 8>(panels, row),
-                7 => self.half_panels::<L, 7>(panels, row),
-                6 => self.half_panels::<L, 6>(panels, row),
-                5 => self.half_panels::<L, 5>(panels, row),
-                4 => self.whole_panels::<L, 2, 4>(panels, row),
+                4.. => self.whole_panels::<L, 2, 4>(panels, row),
                 3 => self.whole_panels::<L, 2, 3>(panels, row),
                 2 => self.whole_panels::<L, 4, 2>(panels, row),
                 _ => self.whole_panels::<L, 8, 1>(panels, row),
@@ -133,15 +129,6 @@ impl<P: FloatPair> Kernel for FloatTask<'_, P> {
 }
 
 impl<P: FloatPair> FloatTask<'_, P> {
-    #[inline(always)]
-    fn half_panels<L: Lanes, const ROWS: usize>(&mut self, panels: usize, row: usize) -> usize {
-        for panel in 0..panels {
-            self.tile::<L, 0, 1, ROWS>(panel, row);
-            self.tile::<L, 1, 1, ROWS>(panel, row);
-        }
-        ROWS
-    }
-
     /// Tiles of HALVES / 2 panels; those left over one by one.
     #[inline(always)]
     fn whole_panels<L: Lanes, const HALVES: usize, const ROWS: usize>(
@@ -151,58 +138,52 @@ impl<P: FloatPair> FloatTask<'_, P> {
     ) -> usize {
         let mut panel = 0;
         while panel + HALVES / 2 <= panels {
-            self.tile::<L, 0, HALVES, ROWS>(panel, row);
+            self.tile::<L, HALVES, ROWS>(panel, row);
             panel += HALVES / 2;
         }
         while panel < panels {
-            self.tile::<L, 0, 2, ROWS>(panel, row);
+            self.tile::<L, 2, ROWS>(panel, row);
             panel += 1;
         }
         ROWS
     }
 
-    /// HALVES half panels, from half FIRST of `panel` on, against rows `row … row + ROWS`.
+    /// HALVES half panels, from `panel` on, against rows `row … row + ROWS`.
     #[inline(always)]
-    fn tile<L: Lanes, const FIRST: usize, const HALVES: usize, const ROWS: usize>(
-        &mut self,
-        panel: usize,
-        row: usize,
-    ) {
+    fn tile<L: Lanes, const HALVES: usize, const ROWS: usize>(&mut self, panel: usize, row: usize) {
         let panel_pairs = self.features.div_ceil(2);
         let panels: [&[P]; HALVES] = std::array::from_fn(|half| {
-            let first = (panel + (FIRST + half) / 2) * panel_pairs;
+            let first = (panel + half / 2) * panel_pairs;
             &self.pairs[first..first + panel_pairs]
         });
+        let whole = self.features / LANES;
+        let blocks: [&[[P; LANES / 2]]; HALVES] = panels.map(|panel| &panel.as_chunks().0[..whole]);
         let inputs = |block: usize| -> [&Lane16; ROWS] {
             std::array::from_fn(|offset| self.inputs.block(block, row + offset))
         };
         let mut sums = [[L::zero(); ROWS]; HALVES];
-        let whole = self.features / LANES;
+        #[allow(
+            clippy::needless_range_loop,
+            reason = "the block's number indexes every panel and the inputs"
+        )]
         for block in 0..whole {
             let inputs = inputs(block);
-            let first = block * LANES / 2;
-            let panels: [&[P]; HALVES] = std::array::from_fn(|half| &panels[half][first..first + LANES / 2]);
+            let pairs: [&[P; LANES / 2]; HALVES] = std::array::from_fn(|half| &blocks[half][block]);
             for pair in 0..LANES / 2 {
-                let pairs = panels.map(|panel| &panel[pair]);
-                accumulate::<L, P, FIRST, HALVES, ROWS>(&mut sums, pairs, 0, inputs, 2 * pair);
-                accumulate::<L, P, FIRST, HALVES, ROWS>(&mut sums, pairs, 1, inputs, 2 * pair + 1);
+                let pairs = pairs.map(|pairs| &pairs[pair]);
+                accumulate::<L, P, HALVES, ROWS>(&mut sums, pairs, 0, inputs, 2 * pair);
+                accumulate::<L, P, HALVES, ROWS>(&mut sums, pairs, 1, inputs, 2 * pair + 1);
             }
         }
         for feature in whole * LANES..self.features {
             let pairs = panels.map(|panel| &panel[feature / 2]);
-            accumulate::<L, P, FIRST, HALVES, ROWS>(
-                &mut sums,
-                pairs,
-                feature % 2,
-                inputs(whole),
-                feature % LANES,
-            );
+            accumulate::<L, P, HALVES, ROWS>(&mut sums, pairs, feature % 2, inputs(whole), feature % LANES);
         }
         for (half, sums) in sums.into_iter().enumerate() {
-            let panel = panel + (FIRST + half) / 2;
+            let panel = panel + half / 2;
             for (offset, sum) in sums.into_iter().enumerate() {
                 let output = &mut self.outputs[panel * self.inputs.rows + row + offset];
-                sum.store(half_of(output, (FIRST + half) % 2));
+                sum.store(half_of(output, half % 2));
             }
         }
     }
@@ -210,7 +191,7 @@ impl<P: FloatPair> FloatTask<'_, P> {
 
 /// One feature of a tile: the innermost step of the executor.
 #[inline(always)]
-fn accumulate<L: Lanes, P: FloatPair, const FIRST: usize, const HALVES: usize, const ROWS: usize>(
+fn accumulate<L: Lanes, P: FloatPair, const HALVES: usize, const ROWS: usize>(
     sums: &mut [[L; ROWS]; HALVES],
     pairs: [&P; HALVES],
     feature: usize,
@@ -218,7 +199,7 @@ fn accumulate<L: Lanes, P: FloatPair, const FIRST: usize, const HALVES: usize, c
     input: usize,
 ) {
     for half in 0..HALVES {
-        let weight: L = pairs[half].widen(feature, (FIRST + half) % 2);
+        let weight: L = pairs[half].widen(feature, half % 2);
         for row in 0..ROWS {
             sums[half][row] = sums[half][row].fused_multiply_add(weight, inputs[row][input]);
         }

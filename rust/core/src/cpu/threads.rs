@@ -1,6 +1,6 @@
-//! How many threads run a frame, and the pool they live in.
+//! How many threads run a frame.
 
-use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use super::team::Team;
 
 /// The environment variable that sets the number of threads where the caller does not.
 pub const THREADS_VARIABLE: &str = "OVERTONE_NUM_THREADS";
@@ -21,22 +21,26 @@ pub enum ThreadsError {
         found: usize,
     },
     /// The operating system refused.
-    #[error("the thread pool could not be started")]
-    Start(#[from] ThreadPoolBuildError),
+    #[error("a thread could not be started")]
+    Start(#[from] std::io::Error),
 }
 
 /// More threads than any machine's memory needs; a typing error above it.
 pub const MAX_THREADS: usize = 1024;
 
-/// Starts a predictor's own pool: of `threads`, else as `OVERTONE_NUM_THREADS` says, else of every core this
-/// process may use.
-pub fn start_pool(threads: Option<usize>) -> Result<ThreadPool, ThreadsError> {
+/// Starts a predictor's own team: of `threads`, else as `OVERTONE_NUM_THREADS` says, else of every core this process
+/// may use.
+///
+/// # Errors
+/// The number is out of range, the variable is no number, or the operating system refuses a thread.
+pub fn start_team(threads: Option<usize>) -> Result<Team, ThreadsError> {
     let threads = match threads {
         Some(threads) => threads,
         None => match std::env::var_os(THREADS_VARIABLE) {
             Some(value) => {
                 let value = value.to_string_lossy().into_owned();
-                value.trim().parse().map_err(|_| ThreadsError::Variable { found: value })?
+                let number = value.trim().parse().ok().filter(|number| (1..=MAX_THREADS).contains(number));
+                number.ok_or(ThreadsError::Variable { found: value })?
             }
             None => std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS),
         },
@@ -44,8 +48,5 @@ pub fn start_pool(threads: Option<usize>) -> Result<ThreadPool, ThreadsError> {
     if !(1..=MAX_THREADS).contains(&threads) {
         return Err(ThreadsError::OutOfRange { found: threads });
     }
-    Ok(ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|index| format!("overtone-{index}"))
-        .build()?)
+    Ok(Team::new(threads)?)
 }

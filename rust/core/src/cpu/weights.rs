@@ -2,12 +2,12 @@
 
 use super::lanes::LANES;
 use super::panels::{PanelMatrix, WeightType};
+use super::team::Team;
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::frame::Table;
 use crate::spec::ModelSpec;
 use crate::spec::weights::WeightName;
 use crate::tensor::{FloatType, TensorView};
-use rayon::ThreadPool;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -17,6 +17,9 @@ pub enum LoadError {
     /// A tensor could not be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// There is no memory for the weights.
+    #[error("no memory for the weights")]
+    Memory(#[from] std::io::Error),
     /// The caller's progress function said so.
     #[error("loading was interrupted")]
     Interrupted,
@@ -130,9 +133,8 @@ pub fn weight_bytes(spec: &ModelSpec, weight_type: WeightType, table_type: Float
 /// Reads and packs, reporting progress after each tensor.
 struct Reader<'a, 'b> {
     checkpoint: &'a Checkpoint<'b>,
+    team: &'a mut Team,
     weight_type: WeightType,
-    /// Packs, while reading and progress stay on the caller's thread: Ctrl-C is heard on no other.
-    pool: &'a ThreadPool,
     progress: &'a mut Progress<'a>,
     done: u64,
     total: u64,
@@ -142,10 +144,11 @@ impl Reader<'_, '_> {
     fn read<T>(
         &mut self,
         name: WeightName,
-        consume: impl FnOnce(TensorView<'_>) -> T,
+        consume: impl FnOnce(&mut Team, TensorView<'_>) -> T,
     ) -> Result<T, LoadError> {
+        let team = &mut *self.team;
         let (value, bytes) =
-            self.checkpoint.read(name, |tensor| (consume(tensor), tensor.bytes.len() as u64))?;
+            self.checkpoint.read(name, |tensor| (consume(team, tensor), tensor.bytes.len() as u64))?;
         self.done += bytes;
         match (self.progress)(self.done, self.total) {
             ControlFlow::Continue(()) => Ok(value),
@@ -154,7 +157,7 @@ impl Reader<'_, '_> {
     }
 
     fn vector(&mut self, name: WeightName) -> Result<Vec<f32>, LoadError> {
-        self.read(name, |tensor| (0..tensor.shape[0]).map(|index| tensor.get(index)).collect())
+        self.read(name, |_, tensor| (0..tensor.shape[0]).map(|index| tensor.get(index)).collect())
     }
 
     fn matrix(&mut self, name: WeightName, weight_type: WeightType) -> Result<PanelMatrix, LoadError> {
@@ -165,13 +168,13 @@ impl Reader<'_, '_> {
     fn stacked(&mut self, names: &[WeightName], weight_type: WeightType) -> Result<PanelMatrix, LoadError> {
         let shapes = names.iter().map(|name| self.checkpoint.spec().weight_shape(*name));
         let (outputs, inputs) = shapes.fold((0, 0), |(outputs, _), shape| (outputs + shape[0], shape[1]));
-        let mut matrix = PanelMatrix::new(weight_type, outputs, inputs);
-        let (pool, mut first) = (self.pool, 0);
+        let mut matrix = PanelMatrix::new(weight_type, outputs, inputs)?;
+        let mut first = 0;
         for name in names {
-            first += self.read(*name, |tensor| {
+            first += self.read(*name, |team, tensor| {
                 let rows = tensor.shape[0];
                 let source_row = |output: usize| output.checked_sub(first).filter(|row| *row < rows);
-                pool.install(|| matrix.pack(tensor, source_row));
+                matrix.pack(team, tensor, source_row);
                 rows
             })?;
         }
@@ -186,21 +189,20 @@ impl Reader<'_, '_> {
     ) -> Result<PanelMatrix, LoadError> {
         let shape = self.checkpoint.spec().weight_shape(names[0]);
         let (rows, inputs) = (shape[0], shape[1]);
-        let mut matrix = PanelMatrix::new(weight_type, 2 * rows.next_multiple_of(LANES), inputs);
-        let pool = self.pool;
+        let mut matrix = PanelMatrix::new(weight_type, 2 * rows.next_multiple_of(LANES), inputs)?;
         for (turn, name) in names.into_iter().enumerate() {
             let source_row = |output: usize| {
                 let (panel, lane) = (output / LANES, output % LANES);
                 let row = panel / 2 * LANES + lane;
                 (panel % 2 == turn && row < rows).then_some(row)
             };
-            self.read(name, |tensor| pool.install(|| matrix.pack(tensor, source_row)))?;
+            self.read(name, |team, tensor| matrix.pack(team, tensor, source_row))?;
         }
         Ok(matrix)
     }
 
     fn table(&mut self, name: WeightName) -> Result<Arc<OwnedTable>, LoadError> {
-        self.read(name, |tensor| Arc::new(OwnedTable::copy(tensor)))
+        self.read(name, |_, tensor| Arc::new(OwnedTable::copy(tensor)))
     }
 
     fn layer(&mut self, layer: usize) -> Result<LayerWeights, LoadError> {
@@ -223,8 +225,8 @@ impl Reader<'_, '_> {
 impl Weights {
     pub(super) fn load<'a>(
         checkpoint: &'a Checkpoint<'_>,
+        team: &'a mut Team,
         weight_type: WeightType,
-        pool: &'a ThreadPool,
         progress: &'a mut Progress<'a>,
     ) -> Result<Self, LoadError> {
         let spec = checkpoint.spec().clone();
@@ -235,7 +237,7 @@ impl Weights {
             (elements * checkpoint.float_type(*name).map_or(0, FloatType::size)) as u64
         };
         let total = names.iter().map(bytes).sum();
-        let mut reader = Reader { checkpoint, weight_type, pool, progress, done: 0, total };
+        let mut reader = Reader { checkpoint, team, weight_type, progress, done: 0, total };
         let plain = weight_type.unquantised();
         let projection = match spec.projected {
             true => Some(ProjectionWeights {
@@ -260,6 +262,18 @@ impl Weights {
                 true => Some(reader.table(WeightName::CodeZeroTable)?),
                 false => None,
             },
+        })
+    }
+
+    /// Every matrix that a frame reads, as often and in the order it does.
+    pub(super) fn in_frame_order(&self) -> impl Iterator<Item = &PanelMatrix> + Send {
+        self.heads.iter().flat_map(|head| {
+            let body = self
+                .layers
+                .iter()
+                .flat_map(|layer| [&layer.query_key_value, &layer.output, &layer.gate_up, &layer.down]);
+            let projection = self.projection.iter().map(|projection| &projection.weight);
+            projection.chain(body).chain([head])
         })
     }
 }

@@ -52,7 +52,11 @@ impl Request {
         Ok(Self { weight_type, max_batch, threads })
     }
 
-    pub(super) fn load(&self, checkpoint: &Checkpoint<'_>, check: &mut SignalCheck) -> Result<CpuExecutor, Raised> {
+    pub(super) fn load(
+        &self,
+        checkpoint: &Checkpoint<'_>,
+        check: &mut SignalCheck,
+    ) -> Result<CpuExecutor, Raised> {
         let weight_type = self.weight_type.unwrap_or_else(|| exact_weight_type(checkpoint));
         let options = CpuOptions { weight_type, threads: self.threads, max_batch: self.max_batch };
         let engine = Engine::load(checkpoint, options, &mut |done, total| check.poll(done, total))?;

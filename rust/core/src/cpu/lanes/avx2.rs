@@ -92,12 +92,17 @@ impl IntegerLanes for Avx2Integers {
     }
 
     #[inline(always)]
-    fn multiply_add_pairs(self, weights: &Lane8<[i8; 2]>, x: [i16; 2]) -> Self {
+    fn widen_pairs(weights: &Lane8<[i8; 2]>) -> Self {
         // SAFETY: only reached from `run`; `weights` is sixteen bytes, read without alignment.
+        Self(unsafe { _mm256_cvtepi8_epi16(_mm_loadu_si128(weights.as_ptr().cast())) })
+    }
+
+    #[inline(always)]
+    fn multiply_add_pairs(self, weights: Self, x: [i16; 2]) -> Self {
+        // SAFETY: only reached from `run`.
         Self(unsafe {
-            let weights = _mm256_cvtepi8_epi16(_mm_loadu_si128(weights.as_ptr().cast()));
             let x = _mm256_set1_epi32(bytemuck::cast::<[i16; 2], i32>(x));
-            _mm256_add_epi32(self.0, _mm256_madd_epi16(weights, x))
+            _mm256_add_epi32(self.0, _mm256_madd_epi16(weights.0, x))
         })
     }
 

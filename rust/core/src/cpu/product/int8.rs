@@ -2,20 +2,23 @@
 //!
 //! An activation row enters as integers x ≈ step · n with |n| ≤ 32767, step = max |x| / 32767: with one step for the
 //! row its rounding is finer than bfloat16's for every value within a factor of 128 of the largest. Sums of up to
-//! [`BLOCK_FEATURES`] products are exact in 32 bits; they are added up in float32, in order, and multiplied by the
+//! 2 · [`SUM_PAIRS`] products are exact in 32 bits; they are added up in float32, in order, and multiplied by the
 //! row's step and then by the output row's scale. Widening the weights to float32 instead would cost twice the
 //! instructions and leave a frame bound by them, not by memory.
 
 use super::{ActivationRows, Finish, TASK_PANELS, half_of};
 use crate::cpu::lanes::{HALF, InstructionSet, IntegerLanes, Kernel, LANES, Lane16, Lanes};
 use crate::cpu::panels::Int8Pair;
-use rayon::prelude::*;
+use crate::cpu::team::Team;
 
 /// Largest integer of an activation.
 const LARGEST: f32 = 32767.0;
 
-/// Features whose products, each at most 127 · 32767, cannot overflow 32 bits together.
-const BLOCK_FEATURES: usize = 512;
+/// Feature pairs whose products, each at most 127 · 32767, cannot overflow 32 bits together.
+const SUM_PAIRS: usize = 256;
+
+/// Feature pairs that make a cache line of weights, and are taken together.
+const LINE_PAIRS: usize = 2;
 
 /// Blocks of sixteen words that one row of `features` takes as integers: its pairs, and its step.
 pub(in crate::cpu) const fn integer_blocks(features: usize) -> usize {
@@ -33,6 +36,7 @@ pub(super) struct IntegerRows<'a> {
 impl<'a> IntegerRows<'a> {
     /// Rounds `features` features of every row into `to`.
     pub(super) fn quantise(
+        team: &mut Team,
         instructions: InstructionSet,
         inputs: ActivationRows<'_>,
         features: usize,
@@ -40,7 +44,7 @@ impl<'a> IntegerRows<'a> {
     ) -> Self {
         let per_row = integer_blocks(features);
         let to = &mut to[..inputs.rows * per_row];
-        to.par_chunks_exact_mut(per_row).enumerate().for_each(|(row, to)| {
+        team.for_each(to.chunks_exact_mut(per_row).enumerate(), |(row, to)| {
             instructions.run(QuantiseRow { inputs, row, features, to });
         });
         Self { blocks: to, rows: inputs.rows, pairs: features.div_ceil(2) }
@@ -96,6 +100,7 @@ impl Kernel for QuantiseRow<'_> {
 
 /// All panels against all rows; one task per few panels.
 pub(super) fn tasks(
+    team: &mut Team,
     instructions: InstructionSet,
     pairs: &[Int8Pair],
     scales: &[Lane16],
@@ -103,13 +108,11 @@ pub(super) fn tasks(
     outputs: &mut [Lane16],
     finish: Finish,
 ) {
-    outputs
-        .par_chunks_mut(TASK_PANELS * inputs.rows)
-        .zip(pairs.par_chunks(TASK_PANELS * inputs.pairs))
-        .zip(scales.par_chunks(TASK_PANELS))
-        .for_each(|((outputs, pairs), scales)| {
-            instructions.run(IntegerTask { pairs, scales, inputs, outputs, finish });
-        });
+    let outputs = outputs.chunks_mut(TASK_PANELS * inputs.rows);
+    let pairs = pairs.chunks(TASK_PANELS * inputs.pairs);
+    team.for_each(outputs.zip(pairs).zip(scales.chunks(TASK_PANELS)), |((outputs, pairs), scales)| {
+        instructions.run(IntegerTask { pairs, scales, inputs, outputs, finish });
+    });
 }
 
 struct IntegerTask<'a> {
@@ -158,45 +161,78 @@ impl IntegerTask<'_> {
             &self.pairs[first..first + count]
         });
         let rows: [(&[[i16; 2]], f32); ROWS] = std::array::from_fn(|offset| self.inputs.row(row + offset));
-        for index in 0..PANELS {
-            for offset in 0..ROWS {
-                self.outputs[(panel + index) * self.inputs.rows + row + offset] = [0.0; LANES];
-            }
-        }
-        for first in (0..count).step_by(BLOCK_FEATURES / 2) {
-            let block = first..count.min(first + BLOCK_FEATURES / 2);
-            let mut sums = [[[L::Integers::zero(); 2]; ROWS]; PANELS];
-            for pair in block {
-                for index in 0..PANELS {
-                    let weights = &panels[index][pair].0;
-                    for offset in 0..ROWS {
-                        let x = rows[offset].0[pair];
-                        let [lower, upper] = &mut sums[index][offset];
-                        *lower = lower.multiply_add_pairs(&weights[0], x);
-                        *upper = upper.multiply_add_pairs(&weights[1], x);
-                    }
-                }
-            }
-            for index in 0..PANELS {
-                for offset in 0..ROWS {
-                    let output = &mut self.outputs[(panel + index) * self.inputs.rows + row + offset];
-                    for half in 0..2 {
+        let mut totals = [[[0.0; LANES]; ROWS]; PANELS];
+        for first in (0..count).step_by(SUM_PAIRS) {
+            let end = count.min(first + SUM_PAIRS);
+            let panels = panels.map(|panel| &panel[first..end]);
+            let inputs = rows.map(|(pairs, _)| &pairs[first..end]);
+            let sums = exact_sums::<L, PANELS, ROWS>(panels, inputs);
+            for (totals, sums) in totals.iter_mut().zip(sums) {
+                for (total, sums) in totals.iter_mut().zip(sums) {
+                    for (half, sum) in sums.into_iter().enumerate() {
                         let mut integers = [0; HALF];
-                        sums[index][offset][half].store(&mut integers);
-                        for (total, integer) in half_of(output, half).iter_mut().zip(integers) {
+                        sum.store(&mut integers);
+                        for (total, integer) in half_of(total, half).iter_mut().zip(integers) {
                             *total += integer as f32;
                         }
                     }
                 }
             }
         }
-        for index in 0..PANELS {
+        for (index, totals) in totals.into_iter().enumerate() {
             let scales = &self.scales[panel + index];
-            for (offset, (_, step)) in rows.iter().enumerate() {
+            for (offset, total) in totals.into_iter().enumerate() {
+                let step = rows[offset].1;
                 let output = &mut self.outputs[(panel + index) * self.inputs.rows + row + offset];
-                for (total, scale) in output.iter_mut().zip(scales) {
-                    *total = *total * step * scale;
+                for ((output, total), scale) in output.iter_mut().zip(total).zip(scales) {
+                    *output = total * step * scale;
                 }
+            }
+        }
+    }
+}
+
+/// Sums over at most [`SUM_PAIRS`] feature pairs: [panel][row][half].
+#[inline(always)]
+fn exact_sums<L: Lanes, const PANELS: usize, const ROWS: usize>(
+    panels: [&[Int8Pair]; PANELS],
+    inputs: [&[[i16; 2]]; ROWS],
+) -> [[[L::Integers; 2]; ROWS]; PANELS] {
+    let mut sums = [[[L::Integers::zero(); 2]; ROWS]; PANELS];
+    let panel_lines = panels.map(|pairs| pairs.as_chunks::<LINE_PAIRS>());
+    let input_lines = inputs.map(|pairs| pairs.as_chunks::<LINE_PAIRS>());
+    for line in 0..panel_lines[0].0.len() {
+        let pairs: [&[Int8Pair; LINE_PAIRS]; PANELS] =
+            std::array::from_fn(|panel| &panel_lines[panel].0[line]);
+        let inputs: [&[[i16; 2]; LINE_PAIRS]; ROWS] = std::array::from_fn(|row| &input_lines[row].0[line]);
+        for pair in 0..LINE_PAIRS {
+            accumulate::<L, PANELS, ROWS>(
+                &mut sums,
+                pairs.map(|pairs| &pairs[pair]),
+                inputs.map(|pairs| pairs[pair]),
+            );
+        }
+    }
+    for pair in 0..panel_lines[0].1.len() {
+        let weights = std::array::from_fn(|panel| &panel_lines[panel].1[pair]);
+        let inputs = std::array::from_fn(|row| input_lines[row].1[pair]);
+        accumulate::<L, PANELS, ROWS>(&mut sums, weights, inputs);
+    }
+    sums
+}
+
+/// One feature pair of a tile.
+#[inline(always)]
+fn accumulate<L: Lanes, const PANELS: usize, const ROWS: usize>(
+    sums: &mut [[[L::Integers; 2]; ROWS]; PANELS],
+    weights: [&Int8Pair; PANELS],
+    inputs: [[i16; 2]; ROWS],
+) {
+    for (sums, weights) in sums.iter_mut().zip(weights) {
+        let halves: [L::Integers; 2] = weights.0.each_ref().map(L::Integers::widen_pairs);
+        for (sums, input) in sums.iter_mut().zip(inputs) {
+            for (sum, weights) in sums.iter_mut().zip(halves) {
+                *sum = sum.multiply_add_pairs(weights, input);
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::cpu::lanes::{InstructionSet, LANES, Lane16};
 use crate::cpu::panels::{PanelMatrix, WeightType};
 use crate::cpu::product::int8::integer_blocks;
 use crate::cpu::product::{ActivationRows, Finish, product};
+use crate::cpu::team::Team;
 use crate::tensor::{FloatType, TensorView};
 use half::bf16;
 use proptest::prelude::*;
@@ -53,8 +54,9 @@ proptest! {
         let weights: Vec<f32> = (0..outputs * inputs).map(|index| number(seed, index)).collect();
         let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
         let shape = [outputs, inputs];
-        let mut matrix = PanelMatrix::new(weight_type, outputs, inputs);
-        matrix.pack(TensorView { float_type: FloatType::Float32, shape: &shape, bytes: &bytes }, |row| {
+        let mut team = Team::new(2).unwrap();
+        let mut matrix = PanelMatrix::new(weight_type, outputs, inputs).unwrap();
+        matrix.pack(&mut team, TensorView { float_type: FloatType::Float32, shape: &shape, bytes: &bytes }, |row| {
             (row < outputs).then_some(row)
         });
         let blocks = inputs.div_ceil(LANES);
@@ -68,7 +70,7 @@ proptest! {
         for instructions in [InstructionSet::Scalar, InstructionSet::detect()] {
             let mut found: Vec<Lane16> = vec![[f32::NAN; LANES]; outputs.div_ceil(LANES) * rows];
             let rows_in = ActivationRows::row_major(&activations, rows);
-            product(instructions, &matrix, rows_in, &mut integers, &mut found, Finish::Keep);
+            product(&mut team, instructions, &matrix, rows_in, &mut integers, &mut found, Finish::Keep);
             for row in 0..rows {
                 let input = &activations[row * blocks..(row + 1) * blocks].as_flattened()[..inputs];
                 for output in 0..outputs {
@@ -86,14 +88,19 @@ proptest! {
 fn integer_sums_hold_the_largest_products() {
     for inputs in [512, 1024, 1100] {
         let bytes: Vec<u8> = (0..16 * inputs).flat_map(|_| (-3.0_f32).to_le_bytes()).collect();
-        let mut matrix = PanelMatrix::new(WeightType::Int8, 16, inputs);
-        matrix.pack(TensorView { float_type: FloatType::Float32, shape: &[16, inputs], bytes: &bytes }, Some);
+        let mut team = Team::new(2).unwrap();
+        let mut matrix = PanelMatrix::new(WeightType::Int8, 16, inputs).unwrap();
+        matrix.pack(
+            &mut team,
+            TensorView { float_type: FloatType::Float32, shape: &[16, inputs], bytes: &bytes },
+            Some,
+        );
         let mut integers = vec![[0.0; LANES]; integer_blocks(inputs)];
         let activations = vec![[-2.0; LANES]; inputs.div_ceil(LANES)];
         for instructions in [InstructionSet::Scalar, InstructionSet::detect()] {
             let mut found = vec![[f32::NAN; LANES]];
             let rows = ActivationRows::row_major(&activations, 1);
-            product(instructions, &matrix, rows, &mut integers, &mut found, Finish::Keep);
+            product(&mut team, instructions, &matrix, rows, &mut integers, &mut found, Finish::Keep);
             let exact = 6.0 * inputs as f32;
             assert!(found[0].iter().all(|value| (value - exact).abs() < 1e-6 * exact), "{found:?}");
         }
@@ -105,14 +112,19 @@ fn integer_sums_hold_the_largest_products() {
 fn an_activation_row_that_is_not_finite_fails_alone() {
     for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let bytes: Vec<u8> = (0..16 * 16).flat_map(|index| number(3, index).to_le_bytes()).collect();
-        let mut matrix = PanelMatrix::new(WeightType::Int8, 16, 16);
-        matrix.pack(TensorView { float_type: FloatType::Float32, shape: &[16, 16], bytes: &bytes }, Some);
+        let mut team = Team::new(2).unwrap();
+        let mut matrix = PanelMatrix::new(WeightType::Int8, 16, 16).unwrap();
+        matrix.pack(
+            &mut team,
+            TensorView { float_type: FloatType::Float32, shape: &[16, 16], bytes: &bytes },
+            Some,
+        );
         let mut activations = [[1.0; LANES]; 2];
         activations[0][5] = poison;
         let mut integers = vec![[0.0; LANES]; 2 * integer_blocks(16)];
         let mut found = vec![[0.0; LANES]; 2];
         let rows = ActivationRows::row_major(&activations, 2);
-        product(InstructionSet::detect(), &matrix, rows, &mut integers, &mut found, Finish::Keep);
+        product(&mut team, InstructionSet::detect(), &matrix, rows, &mut integers, &mut found, Finish::Keep);
         assert!(found[0].iter().all(|value| value.is_nan()), "{poison}: {found:?}");
         assert!(found[1].iter().all(|value| value.is_finite()), "{poison}: {found:?}");
     }
@@ -121,10 +133,16 @@ fn an_activation_row_that_is_not_finite_fails_alone() {
 #[test]
 fn a_row_of_zeros_quantises_to_zeros() {
     let bytes = vec![0; 4 * 16 * 4];
-    let mut matrix = PanelMatrix::new(WeightType::Int8, 16, 4);
-    matrix.pack(TensorView { float_type: FloatType::Float32, shape: &[16, 4], bytes: &bytes }, Some);
+    let mut team = Team::new(2).unwrap();
+    let mut matrix = PanelMatrix::new(WeightType::Int8, 16, 4).unwrap();
+    matrix.pack(
+        &mut team,
+        TensorView { float_type: FloatType::Float32, shape: &[16, 4], bytes: &bytes },
+        Some,
+    );
     let mut found = vec![[f32::NAN; LANES]];
     product(
+        &mut team,
         InstructionSet::detect(),
         &matrix,
         ActivationRows::row_major(&[[1.0; LANES]], 1),
