@@ -49,11 +49,13 @@ class TestInfo:
         ("name", "dtype", "width"),
         [(*GOLDEN_NAMES[:1], "float32", 4), ("tts-tiny-projected", "bfloat16", 2), ("standalone", "float16", 2)],
     )
-    def test_storage_is_that_of_the_predictor_alone(
+    def test_storage_is_that_of_the_predictor_and_the_talkers_table(
         self, overtone: CommandLine, name: str, dtype: str, width: int
     ) -> None:
         document = printed_json(overtone, "info", GoldenDirectory(name).path)
-        assert document["storage"] == {dtype: document["parameters"] * width}
+        sizes = document["architecture"]
+        table = (sizes["code_zero_size"] or 0) * sizes["talker_hidden_size"]
+        assert document["storage"] == {dtype: (document["parameters"] + table) * width}
 
     def test_bytes_and_floors_follow_from_the_published_sizes(self) -> None:
         """161.5 MB a step and 2.42 GB a frame in bfloat16: 0.54 ms at 4.5 TB/s."""

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, final
 
 from numpy.typing import DTypeLike, NDArray
@@ -139,6 +140,9 @@ class PreparedFrame:
 
 def check_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> None: ...
 def estimate_memory(spec: ModelSpec, dtype: str, max_batch: int) -> tuple[int, int]: ...
+def describe_checkpoint(
+    artifact_dir: str | PathLike[str], checkpoint_dir: str | PathLike[str] | None = None
+) -> tuple[list[Path], dict[str, int]]: ...
 def make_checkpoint(
     directory: str | PathLike[str],
     architecture: str,

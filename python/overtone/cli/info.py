@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from overtone import ModelSpec, estimate_memory
-from overtone.cli.checkpoint_files import storage
+from overtone import ModelSpec, _core, estimate_memory
 from overtone.cli.options import WORKING_TYPES, checkpoint_argument, checkpoint_dir_option, json_option
 from overtone.cli.weight_traffic import DEVICES, key_value_bytes, weight_traffic
 
@@ -48,7 +47,7 @@ def info(checkpoint: Path, checkpoint_dir: Path | None, *, as_json: bool) -> Non
     checked.
     """
     spec = ModelSpec.from_directory(checkpoint, checkpoint_dir)
-    stored = storage(directory for directory in (checkpoint, checkpoint_dir) if directory is not None)
+    _, stored = _core.describe_checkpoint(checkpoint, checkpoint_dir)
     if as_json:
         click.echo(json.dumps(_document(spec, stored), indent=2))
     else:

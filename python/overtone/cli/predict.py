@@ -11,7 +11,6 @@ import click
 import numpy as np
 
 from overtone import CodePredictor, ModelSpec, _core
-from overtone.cli.checkpoint_files import checkpoint_files
 from overtone.cli.frames_file import Frames, read_frames
 from overtone.cli.options import (
     WORKING_TYPES,
@@ -100,11 +99,9 @@ def predict(
     / 1.0 for Qwen3-TTS, 1.0 / 50 / 0.8 for Qwen3-Omni.
     """
     spec = ModelSpec.from_directory(checkpoint, checkpoint_dir)
-    directories = [directory for directory in (checkpoint, checkpoint_dir) if directory is not None]
-    files = [file for file in (frames_file, sampling_file, code_zero_table) if file is not None]
-    check_destination(
-        "--out", out, [*files, *(file for directory in directories for file in checkpoint_files(directory))]
-    )
+    sources, _ = _core.describe_checkpoint(checkpoint, checkpoint_dir)
+    given = [file for file in (frames_file, sampling_file, code_zero_table) if file is not None]
+    check_destination("--out", out, [*given, *sources])
     frames = read_frames(frames_file)
     frames.check_hidden_size(spec.talker_hidden_size)
     _check_codes(frames, spec, code_zero_table)

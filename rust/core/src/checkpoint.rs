@@ -53,6 +53,12 @@ pub struct InMemoryTensor<'a> {
     pub bytes: &'a [u8],
 }
 
+/// Of the names of tensors in memory, those that [`Checkpoint::from_tensors`] looks at; the rest is other models'.
+pub fn predictor_keys<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> impl Iterator<Item = &'k str> {
+    let naming = Naming::detect(keys.clone());
+    keys.filter(move |key| naming.parse(key).is_some() || naming.is_layer_bias(key))
+}
+
 /// A predictor's weights, checked and ready to be read. Files stay mapped for as long as it lives, and no longer.
 #[derive(Debug)]
 pub struct Checkpoint<'a> {
@@ -160,12 +166,14 @@ impl<'a> Checkpoint<'a> {
         self.entries.get(&name).map(|entry| entry.float_type)
     }
 
-    /// Bytes of all tensors as they are stored, the talker's table included.
-    pub fn stored_bytes(&self) -> usize {
-        self.entries
-            .values()
-            .map(|entry| entry.float_type.size() * entry.shape.iter().product::<usize>())
-            .sum()
+    /// Bytes of all tensors as they are stored, by type, the talker's table included.
+    pub fn stored_bytes(&self) -> BTreeMap<&'static str, usize> {
+        let mut bytes = BTreeMap::new();
+        for entry in self.entries.values() {
+            let elements: usize = entry.shape.iter().product();
+            *bytes.entry(entry.float_type.name()).or_insert(0) += entry.float_type.size() * elements;
+        }
+        bytes
     }
 
     /// The files it is made of: configurations, then weights.

@@ -4,14 +4,13 @@
 //! turns, and no other Python thread waits for them. What never changes after loading is beside the lock, and what
 //! may be asked while a frame runs has locks of its own, held for a moment.
 
-use overtone_core::checkpoint::{Checkpoint, InMemoryTensor};
+use overtone_core::checkpoint::{Checkpoint, InMemoryTensor, predictor_keys};
 use overtone_core::cpu::weights::OwnedTable;
 use overtone_core::cpu::workspace::workspace_blocks;
 use overtone_core::cpu::{CpuExecutor as Engine, WeightType};
 use overtone_core::frame::Table;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
@@ -186,38 +185,27 @@ impl CpuExecutor {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let request = Request::new(dtype, max_batch, threads)?;
-        let mut imported = Vec::with_capacity(tensors.len());
-        // The talker's other tensors may be anything, anywhere. The core gets each as a tensor that it refuses, if it
-        // is one of the predictor's, and why it could not be taken is said then.
-        let mut unusable = BTreeMap::new();
-        for (name, object) in tensors {
-            let name: String = name.extract()?;
-            match import_weight(&name, &object) {
-                Ok((tensor, float_type)) => imported.push((name, tensor, float_type)),
-                Err(error) if error.is_instance_of::<PyException>(py) => drop(unusable.insert(name, error)),
-                Err(interrupt) => return Err(interrupt),
-            }
+        let objects: BTreeMap<String, Bound<'_, PyAny>> =
+            tensors.iter().map(|(name, object)| Ok((name.extract()?, object))).collect::<PyResult<_>>()?;
+        let mut imported = Vec::new();
+        // The talker's other tensors may be anything, anywhere.
+        for name in predictor_keys(objects.keys().map(String::as_str)) {
+            let (tensor, float_type) = import_weight(name, &objects[name])?;
+            imported.push((name, tensor, float_type));
         }
-        let loaded = enter_interruptible(py, progress, |check| {
+        enter_interruptible(py, progress, |check| {
             let copies: Vec<Option<Vec<u8>>> =
-                imported.iter().map(|(_, tensor, _)| contiguous_copy(tensor)).collect();
+                imported.iter().map(|(_, tensor, _)| contiguous_copy(tensor)).collect::<Result<_, _>>()?;
             let lent = imported.iter().zip(&copies).map(|((name, tensor, float_type), copy)| {
                 // SAFETY: `imported` owns the memory until loading is over; that the caller does not write its own
                 // state dict meanwhile is what handing it over means.
                 let borrowed = || unsafe { tensor.view().as_bytes() };
                 let bytes = copy.as_deref().or_else(borrowed).unwrap_or_default();
                 let shape = tensor.view().shape().to_vec();
-                (name.clone(), InMemoryTensor { float_type: *float_type, shape, bytes })
+                ((*name).to_owned(), InMemoryTensor { float_type: *float_type, shape, bytes })
             });
-            let refused = unusable.keys().map(|name| {
-                (name.clone(), InMemoryTensor { float_type: FloatType::Float32, shape: vec![], bytes: &[] })
-            });
-            let checkpoint = Checkpoint::from_tensors(config, lent.chain(refused).collect())?;
+            let checkpoint = Checkpoint::from_tensors(config, lent.collect::<BTreeMap<_, _>>())?;
             request.load(&checkpoint, check)
-        });
-        loaded.map_err(|error| {
-            let refused = error.value(py).getattr("tensor").and_then(|tensor| tensor.extract::<String>());
-            refused.ok().and_then(|name| unusable.remove(&name)).unwrap_or(error)
         })
     }
 

@@ -1,5 +1,6 @@
 //! Files that the command line reads and writes: synthetic checkpoints, frames, codes.
 
+use overtone_core::checkpoint::Checkpoint;
 use overtone_core::checkpoint::synthetic::write_synthetic;
 use overtone_core::checkpoint::tensor_file::{self, FileTensor};
 use overtone_core::tensor::FloatType;
@@ -34,6 +35,20 @@ pub fn make_checkpoint(
         write_synthetic(&directory, architecture, seed, frames, batch, &mut |done, total| {
             check.poll(done, total)
         })
+    })
+}
+
+/// The files of a checkpoint, and the bytes of its tensors by storage type. Values are not checked.
+#[pyfunction]
+#[pyo3(signature = (artifact_dir, checkpoint_dir=None))]
+pub fn describe_checkpoint(
+    py: Python<'_>,
+    artifact_dir: PathBuf,
+    checkpoint_dir: Option<PathBuf>,
+) -> PyResult<(Vec<PathBuf>, BTreeMap<&'static str, usize>)> {
+    enter(py, || {
+        let checkpoint = Checkpoint::open_with(&artifact_dir, checkpoint_dir.as_deref())?;
+        Ok::<_, Raised>((checkpoint.sources(), checkpoint.stored_bytes()))
     })
 }
 

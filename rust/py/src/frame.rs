@@ -129,7 +129,7 @@ impl PreparedFrame {
         let unset = matches!(&*lock(&self.frame_index), FrameIndex::Number(None));
         let sampled = match &self.sampling {
             Sampling::Rows(rows) => rows.iter().any(|params| !params.is_greedy()),
-            Sampling::Arrays { .. } => true,
+            Sampling::Arrays(_) => true,
         };
         if unset && sampled {
             return Err(
@@ -156,8 +156,8 @@ impl PreparedFrame {
         };
         let sampling = match &self.sampling {
             Sampling::Rows(_) => [None; 4],
-            Sampling::Arrays { temperature, top_k, top_p, seed } => {
-                [temperature, top_k, top_p, seed].map(Some)
+            Sampling::Arrays(tensors) => {
+                [&tensors.temperature, &tensors.top_k, &tensors.top_p, &tensors.seed].map(Some)
             }
         };
         let table = match &self.code_zero_table {
@@ -239,15 +239,15 @@ impl PreparedFrame {
     fn params(&self, row: usize) -> Result<SamplingParams, Raised> {
         match &self.sampling {
             Sampling::Rows(rows) => Ok(rows[row]),
-            Sampling::Arrays { temperature, top_k, top_p, seed } => {
+            Sampling::Arrays(tensors) => {
                 let float = |tensor: &ImportedTensor| {
                     tensor.view().get_f32(&[row]).map_err(|error| tensor.inaccessible(&error))
                 };
                 let params = SamplingParams::from_numbers(
-                    float(temperature)?.into(),
-                    i64::try_from(integer(top_k, row)?).unwrap_or(i64::MAX),
-                    float(top_p)?.into(),
-                    integer(seed, row)? as u64,
+                    float(&tensors.temperature)?.into(),
+                    i64::try_from(integer(&tensors.top_k, row)?).unwrap_or(i64::MAX),
+                    float(&tensors.top_p)?.into(),
+                    integer(&tensors.seed, row)? as u64,
                 );
                 params.map_err(|error| Raised::from(error).context(format!("row {row}")))
             }
@@ -296,11 +296,11 @@ impl PreparedFrame {
             let width = spec.talker_hidden_size;
             let sum = &scratch.codec_sum[index * width..(index + 1) * width];
             sum_out.write_row_f32(&[row], sum).map_err(|error| self.codec_sum.inaccessible(&error))?;
-            for codebook in 1..spec.residual_codebooks {
-                let table = self.executor.tables[codebook - 1].view();
-                let entry = table.row(codes[codebook] as usize);
+            // Rows 0 and R are the talker's.
+            let embedded = self.executor.tables.iter().zip(&codes[1..]).take(spec.residual_codebooks - 1);
+            for (index, (table, &code)) in embedded.enumerate() {
                 hiddens_out
-                    .write_row_bytes(&[row, codebook], entry)
+                    .write_row_bytes(&[row, index + 1], table.view().row(code as usize))
                     .map_err(|error| self.codec_hiddens.inaccessible(&error))?;
             }
             scratch.all_status[row] = scratch.status[index];

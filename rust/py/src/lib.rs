@@ -39,6 +39,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<frame::PreparedFrame>()?;
     module.add_function(wrap_pyfunction!(sampling::check_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(executor::loading::estimate_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(files::describe_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(files::make_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(files::write_tensors, module)?)?;

@@ -114,8 +114,8 @@ impl PyModelSpec {
 
     /// Added to the mean square inside every `RMSNorm`.
     #[getter]
-    const fn rms_norm_epsilon(&self) -> f32 {
-        self.0.rms_norm_epsilon
+    fn rms_norm_epsilon(&self) -> f64 {
+        shortest(self.0.rms_norm_epsilon)
     }
 
     /// Base of the rotary angles.
@@ -135,8 +135,6 @@ impl PyModelSpec {
     #[getter]
     fn default_sampling(&self) -> (f64, u32, f64) {
         let params = SamplingParams::for_family(self.0.family, 0);
-        // By way of text: 0.9 in float32 shall read 0.9, not 0.8999999761581421.
-        let shortest = |value: f32| value.to_string().parse().unwrap_or_else(|_| f64::from(value));
         (shortest(params.temperature()), params.top_k(), shortest(params.top_p()))
     }
 
@@ -169,6 +167,11 @@ impl PyModelSpec {
             if spec.projected { "True" } else { "False" },
         )
     }
+}
+
+/// A float32 as Python shall show it: 0.9, not 0.8999999761581421.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
 
 /// The architecture of that name.

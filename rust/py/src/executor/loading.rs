@@ -29,12 +29,20 @@ pub(super) fn import_weight(name: &str, object: &Bound<'_, PyAny>) -> PyResult<(
 }
 
 /// A row-major copy of a strided tensor; `None` when it is contiguous already.
-pub(super) fn contiguous_copy(tensor: &ImportedTensor) -> Option<Vec<u8>> {
+pub(super) fn contiguous_copy(tensor: &ImportedTensor) -> Result<Option<Vec<u8>>, Raised> {
     if tensor.view().is_contiguous() {
-        return None;
+        return Ok(None);
     }
-    let mut bytes = vec![0; tensor.view().size_in_bytes()];
-    tensor.view().read_bytes(&mut bytes).ok().map(|()| bytes)
+    let size = tensor.view().size_in_bytes();
+    let mut bytes = Vec::new();
+    // A broadcast tensor may be of any size.
+    bytes.try_reserve_exact(size).map_err(|error| {
+        Raised::from_error(ErrorClass::OutOfMemory, &error)
+            .context(format!("{}: {size} bytes", tensor.name()))
+    })?;
+    bytes.resize(size, 0);
+    tensor.view().read_bytes(&mut bytes).map_err(|error| tensor.inaccessible(&error))?;
+    Ok(Some(bytes))
 }
 
 /// How an executor is asked for, checked.

@@ -46,7 +46,16 @@ pub(super) enum CodeZero {
 #[derive(Debug)]
 pub(super) enum Sampling {
     Rows(Vec<SamplingParams>),
-    Arrays { temperature: ImportedTensor, top_k: ImportedTensor, top_p: ImportedTensor, seed: ImportedTensor },
+    Arrays(Box<SamplingTensors>),
+}
+
+/// Sampling parameters in tensors, [B] each, read at each launch.
+#[derive(Debug)]
+pub(super) struct SamplingTensors {
+    pub(super) temperature: ImportedTensor,
+    pub(super) top_k: ImportedTensor,
+    pub(super) top_p: ImportedTensor,
+    pub(super) seed: ImportedTensor,
 }
 
 /// Where the frame index comes from.
@@ -124,12 +133,12 @@ impl Checker {
 
     pub(super) fn sampling(&self, arguments: &FrameArguments<'_>) -> PyResult<Sampling> {
         if let Some([temperature, top_k, top_p, seed]) = &arguments.sampling_arrays {
-            return Ok(Sampling::Arrays {
+            return Ok(Sampling::Arrays(Box::new(SamplingTensors {
                 temperature: self.vector("temperature", temperature, &[ElementType::Float32])?,
                 top_k: self.vector("top_k", top_k, &INTEGERS)?,
                 top_p: self.vector("top_p", top_p, &[ElementType::Float32])?,
                 seed: self.vector("seed", seed, &WORDS)?,
-            });
+            })));
         }
         let Some(rows) = &arguments.sampling_rows else {
             return Ok(Sampling::Rows(vec![SamplingParams::greedy(); self.batch]));
