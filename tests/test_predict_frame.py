@@ -226,9 +226,9 @@ def test_a_wrong_tensor_is_named_with_what_was_expected(
     [
         ({"code_zero": [1]}, "code_zero: found 1 entries, expected 2, one per row", "code_zero"),
         ({"sampling": [SamplingParams()]}, "sampling: found 1 entries, expected 2", "sampling"),
-        ({"sampling": "greedy"}, "sampling: found str 'greedy', expected SamplingParams", "sampling"),
-        ({"sampling": {"top_k": 5}}, "sampling: found dict", "sampling"),
-        ({"sampling": [SamplingParams(), None], "frame_idx": 0}, "sampling: found list", "sampling"),
+        ({"sampling": "greedy"}, "sampling: found 'greedy', expected SamplingParams", "sampling"),
+        ({"sampling": {"top_k": 5}}, "sampling: found {'top_k': 5}", "sampling"),
+        ({"sampling": [SamplingParams(), None], "frame_idx": 0}, "sampling: found [SamplingParams(", "sampling"),
         ({"sampling": SamplingParams()}, "frame_idx is unset (-1)", "frame_idx"),
         ({"frame_idx": -2}, "frame_idx: found -2, expected a whole number from 0 to 2^64 - 1", "frame_idx"),
         ({"frame_idx": 2**64}, "frame_idx: found 18446744073709551616", "frame_idx"),

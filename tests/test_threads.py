@@ -116,8 +116,8 @@ from models import RandomModel
 
 model = RandomModel(residual_codebooks=15, codebook_size=64, hidden_size=512, heads=8, head_size=64, layers=2,
                     mlp_width=4096)
-predictor = model.load(max_batch=32)
-hidden, code_zero = model.inputs(32)
+predictor = model.load(max_batch=16, threads=1)
+hidden, code_zero = model.inputs(16)
 started = time.perf_counter()
 predictor.predict_frame(hidden, code_zero)
 frame_seconds = time.perf_counter() - started
@@ -125,47 +125,45 @@ frame_seconds = time.perf_counter() - started
 
 
 def test_other_threads_run_while_a_frame_does() -> None:
-    """No call that is made during a frame holds the GIL until the frame is over."""
+    """No call that is made during a frame holds the GIL until the frame is over: else each would end once a frame."""
     outcome = python(
         LARGE
         + """
-running = True
-calls = 0
+from overtone import Binding, FramePlan
 
-def frames():
+frames, ticks, calls, running = 6, 0, 0, True
+
+def predict():
     global running
-    for _ in range(3):
+    for _ in range(frames):
         predictor.predict_frame(hidden, code_zero)
     running = False
 
 def ask():
     global calls
-    from overtone import Binding, FramePlan
     while running:
         predictor.stats(), predictor.dtype, predictor.spec, predictor.codec_embed_table(0)
-        predictor.bind(Binding(512, 16, 32))
+        predictor.bind(Binding(512, 16, 16))
         predictor.bind_frame(FramePlan(1, code_zero, hidden))
         calls += 1
         time.sleep(0.001)
 
-threads = [threading.Thread(target=work) for work in (frames, ask)]
-longest, last = 0.0, time.perf_counter()
+threads = [threading.Thread(target=work) for work in (predict, ask)]
 for thread in threads:
     thread.start()
 while running:
+    ticks += 1
     time.sleep(0.001)
-    now = time.perf_counter()
-    longest, last = max(longest, now - last), now
 for thread in threads:
     thread.join()
-print(frame_seconds, longest, calls)
+print(frame_seconds, ticks / frames, calls / frames)
 """
     )
     assert outcome.returncode == 0, outcome.stderr
-    frame_seconds, longest, calls = (float(word) for word in outcome.stdout.split())
-    assert frame_seconds > 0.05
-    assert calls > 6
-    assert longest < 0.7 * frame_seconds
+    frame_seconds, ticks, calls = (float(word) for word in outcome.stdout.split())
+    assert frame_seconds > 0.03
+    assert ticks > 4
+    assert calls > 4
 
 
 # Ctrl-C

@@ -11,6 +11,7 @@ SamplingParams(temperature=0.9, top_k=50, top_p=1.0, seed=7)
 from __future__ import annotations
 
 from overtone._core import ModelSpec, Tensor, __version__
+from overtone.binding import Binding
 from overtone.errors import (
     BindingError,
     CaptureError,
@@ -27,7 +28,7 @@ from overtone.errors import (
 )
 from overtone.frame import BoundFrame, Frame, FramePlan, HostFrame
 from overtone.memory import MemoryEstimate, estimate_memory
-from overtone.predictor import Binding, CodePredictor
+from overtone.predictor import CodePredictor
 from overtone.sampling import SamplingArrays, SamplingParams
 
 __all__ = [

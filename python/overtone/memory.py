@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overtone import _core
-from overtone.numbers import whole_number
+from overtone.arguments import whole_number
 
 if TYPE_CHECKING:
     from overtone._core import ModelSpec

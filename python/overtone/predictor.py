@@ -7,50 +7,27 @@ owns the loop constructs, ``preallocate``s, ``bind``s its tensors, lends its are
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from os import fsdecode
 from typing import TYPE_CHECKING, Any
 
 from overtone import _core
 from overtone._core import Tensor
-from overtone.errors import BindingError, CudaUnavailableError, InputError, OvertoneError, UnsupportedError
+from overtone.arguments import refused, whole_number
+from overtone.errors import BindingError, InputError, OvertoneError
+from overtone.executors import choose_executor, decline_speculation, type_name
 from overtone.frame import BoundFrame, Frame, FramePlan
-from overtone.numbers import whole_number
-from overtone.sampling import SamplingArrays, SamplingParams
+from overtone.sampling import split_sampling
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from overtone._core import CpuExecutor, ModelSpec, PreparedFrame
     from overtone._typing import Path, Progress, Sampling, TensorLike
+    from overtone.binding import Binding
 
-__all__ = ["Binding", "CodePredictor"]
-
-_logger = logging.getLogger("overtone")
-
-EXECUTORS = ("auto", "cpu", "cuda", "tensorrt", "onnxruntime")
-"""Names that ``executor=`` takes."""
-
-
-@dataclass(frozen=True, eq=False)
-class Binding:
-    """A talker's own tensors, borrowed for as long as frames run.
-
-    Args:
-        talker_hidden_size: Ht, checked against the artifacts.
-        num_codes_per_frame: C = R + 1, likewise.
-        max_batch_size: Rows of ``codec_hiddens``; at most the predictor's ``max_batch``.
-        code_zero_embed_table: The talker's codec table E0 [V0, Ht], contiguous, with at least the rows of the
-            checkpoint's; None takes the checkpoint's.
-        codec_hiddens: [max_batch_size, C, Ht] in the type of the codec tables, written by every ``run_frame`` and bound
-            frame; None leaves it to the predictor.
-    """
-
-    talker_hidden_size: int
-    num_codes_per_frame: int
-    max_batch_size: int
-    code_zero_embed_table: TensorLike | None = None
-    codec_hiddens: TensorLike | None = None
+__all__ = ["CodePredictor"]
 
 
 class CodePredictor:
@@ -77,8 +54,8 @@ class CodePredictor:
     def __init__(
         self, executor: str = "auto", device: str | None = None, dtype: object = None, *, threads: int | None = None
     ) -> None:
-        self._executor_name = _choose_executor(executor, device)
-        self._dtype = None if dtype is None else _type_name(dtype)
+        self._executor_name = choose_executor(executor, device)
+        self._dtype = None if dtype is None else type_name(dtype)
         self._threads = None if threads is None else whole_number("threads", threads)
         self._core: CpuExecutor | None = None
         self._reused: dict[tuple[int, str, bool], Frame] = {}
@@ -165,7 +142,11 @@ class CodePredictor:
             ConfigError: The configuration is incomplete, or asks for what overtone does not do.
         """
         predictor = cls(executor, device, dtype, threads=threads)
-        _decline_speculation(spec_verify_size)
+        decline_speculation(spec_verify_size)
+        if not isinstance(config, str | Mapping):
+            raise refused("config", config, "a mapping, or JSON text")
+        if not isinstance(state_dict, Mapping):
+            raise refused("state_dict", state_dict, "a mapping of names to tensors")
         text = config if isinstance(config, str) else json.dumps(dict(config), default=_jsonable)
         predictor._core = _core.CpuExecutor.from_tensors(
             text,
@@ -206,7 +187,7 @@ class CodePredictor:
             InputError: An argument is out of range.
         """
         del stream
-        _decline_speculation(spec_verify_size)
+        decline_speculation(spec_verify_size)
         self._core = _core.CpuExecutor.load(
             fsdecode(artifact_dir),
             fsdecode(checkpoint_dir) if checkpoint_dir else None,
@@ -284,7 +265,7 @@ class CodePredictor:
             ("talker_hidden_size", binding.talker_hidden_size, spec.talker_hidden_size),
             ("num_codes_per_frame", binding.num_codes_per_frame, spec.codes_per_frame),
         ):
-            if found != expected:
+            if whole_number(name, found) != expected:
                 raise BindingError(
                     f"{name}: found {found}, expected {expected}", key=name, found=str(found), expected=str(expected)
                 )
@@ -486,7 +467,7 @@ class CodePredictor:
     def _prepare(
         self, plan: FramePlan, batch: int, frame: Frame, codes: TensorLike, *, exact_rows: bool
     ) -> PreparedFrame:
-        rows, arrays = _split_sampling(plan.sampling, batch)
+        rows, arrays = split_sampling(plan.sampling, batch)
         return self._loaded.prepare_frame(
             {
                 "batch": batch,
@@ -507,68 +488,6 @@ class CodePredictor:
         )
 
 
-def _split_sampling(
-    sampling: Sampling, batch: int
-) -> tuple[list[tuple[float, int, float, int]] | None, tuple[TensorLike, TensorLike, TensorLike, TensorLike] | None]:
-    """Sampling parameters as rows of numbers, or as four tensors."""
-    if sampling is None:
-        return None, None
-    if isinstance(sampling, SamplingArrays):
-        return None, (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
-    rows: Any = [sampling] * batch if isinstance(sampling, SamplingParams) else sampling
-    if not isinstance(rows, Sequence) or not all(isinstance(row, SamplingParams) for row in rows):
-        expected = "SamplingParams, a sequence of them, SamplingArrays or None"
-        found = f"{type(rows).__name__} {rows!r}"[:200]
-        raise InputError(
-            f"sampling: found {found}, expected {expected}", key="sampling", found=found, expected=expected
-        )
-    return [(row.temperature, row.top_k, row.top_p, row.seed) for row in rows], None
-
-
-def _choose_executor(executor: str, device: str | None) -> str:
-    """The executor to use, checked against what this version has."""
-    if executor not in EXECUTORS:
-        names = ", ".join(EXECUTORS)
-        raise InputError(
-            f"executor: found {executor!r}, expected one of {names}", key="executor", found=executor, expected=names
-        )
-    if executor == "cuda":
-        raise CudaUnavailableError('this version has no cuda executor yet; use executor="cpu"')
-    if executor in ("tensorrt", "onnxruntime"):
-        raise UnsupportedError(f'this version has no {executor} executor yet; use executor="cpu"', key="executor")
-    if device is not None and str(device) not in ("cpu", "cpu:0"):
-        raise InputError(
-            f"device: found {device!r}, expected None or 'cpu' on the cpu executor",
-            key="device",
-            found=str(device),
-            expected="cpu",
-        )
-    if executor == "auto":
-        _logger.info("executor auto: cpu, the only one this version has")
-    return "cpu"
-
-
-def _type_name(dtype: object) -> str:
-    """The plain name of a type given as text, as a torch type or as a NumPy type."""
-    name = dtype.__name__ if isinstance(dtype, type) else str(dtype)
-    return name.removeprefix("torch.")
-
-
 def _jsonable(value: object) -> object:
     """A value of a configuration that JSON has no word for: another mapping, a torch type."""
     return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-def _decline_speculation(spec_verify_size: int) -> None:
-    rows = whole_number("spec_verify_size", spec_verify_size)
-    if rows < 0:
-        raise InputError(
-            f"spec_verify_size: found {rows}, expected 0 (off) or above",
-            key="spec_verify_size",
-            found=str(rows),
-            expected="0 or above",
-        )
-    if rows > 1:
-        _logger.warning(
-            "spec_verify_size=%d: this version has no speculation; frames run step by step, with the same codes", rows
-        )

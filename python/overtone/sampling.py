@@ -6,16 +6,18 @@ place of a batch. The arithmetic is described in ``docs/sampling.md``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from overtone import _core
+from overtone.arguments import refused
 
 if TYPE_CHECKING:
     from overtone._core import ModelSpec
-    from overtone._typing import TensorLike
+    from overtone._typing import Sampling, TensorLike
 
-__all__ = ["SamplingArrays", "SamplingParams"]
+__all__ = ["SamplingArrays", "SamplingParams", "split_sampling"]
 
 
 @dataclass(frozen=True)
@@ -78,3 +80,17 @@ class SamplingArrays:
     top_k: TensorLike
     top_p: TensorLike
     seed: TensorLike
+
+
+def split_sampling(
+    sampling: Sampling, batch: int
+) -> tuple[list[tuple[float, int, float, int]] | None, tuple[TensorLike, TensorLike, TensorLike, TensorLike] | None]:
+    """Sampling parameters as rows of numbers, or as four tensors."""
+    if sampling is None:
+        return None, None
+    if isinstance(sampling, SamplingArrays):
+        return None, (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+    rows: Any = [sampling] * batch if isinstance(sampling, SamplingParams) else sampling
+    if not isinstance(rows, Sequence) or not all(isinstance(row, SamplingParams) for row in rows):
+        raise refused("sampling", rows, "SamplingParams, a sequence of them, SamplingArrays or None")
+    return [(row.temperature, row.top_k, row.top_p, row.seed) for row in rows], None

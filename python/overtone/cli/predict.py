@@ -24,7 +24,7 @@ from overtone.cli.output_file import check_destination
 from overtone.cli.progress import byte_progress, count_progress
 from overtone.cli.sampling_choice import choose_sampling, describe_sampling, sampling_options
 from overtone.errors import FrameError, InputError
-from overtone.predictor import EXECUTORS
+from overtone.executors import EXECUTORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -45,6 +45,8 @@ pub trait IntegerLanes: Copy {
     fn multiply_add_pairs(self, weights: Self, x: [i16; 2]) -> Self;
     /// Writes all lanes.
     fn store(self, to: &mut Lane8<i32>);
+    /// Asks for a cache line ahead of its use; any address will do.
+    fn prefetch(address: *const u8);
 }
 
 /// Work that runs with one set of instructions enabled, generic over the lanes.
@@ -157,6 +159,9 @@ impl IntegerLanes for ScalarLanes<i32> {
     fn store(self, to: &mut Lane8<i32>) {
         *to = self.0;
     }
+
+    #[inline(always)]
+    fn prefetch(_: *const u8) {}
 }
 
 #[cfg(target_arch = "x86_64")]

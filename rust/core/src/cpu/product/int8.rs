@@ -17,8 +17,12 @@ const LARGEST: f32 = 32767.0;
 /// Feature pairs whose products, each at most 127 · 32767, cannot overflow 32 bits together.
 const SUM_PAIRS: usize = 256;
 
-/// Feature pairs that make a cache line of weights, and are taken together.
+/// Feature pairs that make a cache line of weights.
 const LINE_PAIRS: usize = 2;
+
+/// Bytes between what is read and what is fetched. Widening fills the window in which a processor finds its next loads
+/// by itself; a task's panels lie one after another, so the next panel is fetched in time as well.
+const PREFETCH_BYTES: usize = 4096;
 
 /// Blocks of sixteen words that one row of `features` takes as integers: its pairs, and its step.
 pub(in crate::cpu) const fn integer_blocks(features: usize) -> usize {
@@ -72,26 +76,32 @@ impl Kernel for QuantiseRow<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self { inputs, row, features, to } = self;
-        let mut largest = 0.0_f32;
-        let mut all_finite = true;
-        for feature in 0..features {
-            let value = inputs.block(feature / LANES, row)[feature % LANES].abs();
-            all_finite &= value < f32::INFINITY;
-            largest = largest.max(value);
+        let block = |index: usize| {
+            let block = inputs.block(index, row);
+            &block[..LANES.min(features - index * LANES)]
+        };
+        let blocks = features.div_ceil(LANES);
+        let mut largest = [0.0_f32; LANES];
+        let mut sum = [0.0_f32; LANES];
+        for index in 0..blocks {
+            for ((largest, sum), value) in largest.iter_mut().zip(&mut sum).zip(block(index)) {
+                *largest = largest.max(value.abs());
+                // Zero, unless the value is infinite or NaN.
+                *sum += value * 0.0;
+            }
         }
+        let largest = largest.into_iter().fold(0.0, f32::max);
+        let all_finite = sum.into_iter().fold(0.0, |sum, value| sum + value) == 0.0;
         let last = to.len() - 1;
         // A row that is not finite fails as it does in float32: through NaN, and alone.
         to[last][0] = if all_finite { largest / LARGEST } else { f32::NAN };
         let inverse = if largest > 0.0 && all_finite { LARGEST / largest } else { 0.0 };
-        let pairs: &mut [[i16; 2]] = bytemuck::cast_slice_mut(to.as_flattened_mut());
-        for (index, pair) in pairs[..features.div_ceil(2)].iter_mut().enumerate() {
-            for (side, integer) in pair.iter_mut().enumerate() {
-                let feature = 2 * index + side;
-                let value = if feature < features {
-                    inputs.block(feature / LANES, row)[feature % LANES]
-                } else {
-                    0.0
-                };
+        let integers: &mut [i16] = bytemuck::cast_slice_mut(to.as_flattened_mut());
+        let (integers, _) = integers.as_chunks_mut::<LANES>();
+        for (index, integers) in integers.iter_mut().enumerate().take(blocks) {
+            integers.fill(0);
+            for (integer, value) in integers.iter_mut().zip(block(index)) {
+                // At most LARGEST: the cast through 32 bits loses nothing and is a single conversion.
                 *integer = (value * inverse).round_ties_even() as i32 as i16;
             }
         }
@@ -129,22 +139,14 @@ impl Kernel for IntegerTask<'_> {
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
         let rows = self.inputs.rows;
-        let panels = self.scales.len();
-        let mut row = 0;
-        while row < rows {
-            if rows - row >= 4 {
-                for panel in 0..panels {
-                    self.tile::<L, 1, 4>(panel, row);
-                }
-                row += 4;
-            } else if panels == TASK_PANELS {
-                self.tile::<L, TASK_PANELS, 1>(0, row);
-                row += 1;
-            } else {
-                for panel in 0..panels {
-                    self.tile::<L, 1, 1>(panel, row);
-                }
-                row += 1;
+        for panel in 0..self.scales.len() {
+            let mut row = 0;
+            while row + 2 <= rows {
+                self.tile::<L, 2>(panel, row);
+                row += 2;
+            }
+            if row < rows {
+                self.tile::<L, 1>(panel, row);
             }
         }
         self.finish.apply(self.outputs, rows);
@@ -152,88 +154,68 @@ impl Kernel for IntegerTask<'_> {
 }
 
 impl IntegerTask<'_> {
-    /// PANELS panels from `panel` on against rows `row … row + ROWS`.
+    /// One panel against rows `row … row + ROWS`.
     #[inline(always)]
-    fn tile<L: Lanes, const PANELS: usize, const ROWS: usize>(&mut self, panel: usize, row: usize) {
+    fn tile<L: Lanes, const ROWS: usize>(&mut self, panel: usize, row: usize) {
         let count = self.inputs.pairs;
-        let panels: [&[Int8Pair]; PANELS] = std::array::from_fn(|index| {
-            let first = (panel + index) * count;
-            &self.pairs[first..first + count]
-        });
+        let pairs = &self.pairs[panel * count..(panel + 1) * count];
         let rows: [(&[[i16; 2]], f32); ROWS] = std::array::from_fn(|offset| self.inputs.row(row + offset));
-        let mut totals = [[[0.0; LANES]; ROWS]; PANELS];
+        let mut totals = [[0.0; LANES]; ROWS];
         for first in (0..count).step_by(SUM_PAIRS) {
             let end = count.min(first + SUM_PAIRS);
-            let panels = panels.map(|panel| &panel[first..end]);
-            let inputs = rows.map(|(pairs, _)| &pairs[first..end]);
-            let sums = exact_sums::<L, PANELS, ROWS>(panels, inputs);
-            for (totals, sums) in totals.iter_mut().zip(sums) {
-                for (total, sums) in totals.iter_mut().zip(sums) {
-                    for (half, sum) in sums.into_iter().enumerate() {
-                        let mut integers = [0; HALF];
-                        sum.store(&mut integers);
-                        for (total, integer) in half_of(total, half).iter_mut().zip(integers) {
-                            *total += integer as f32;
-                        }
+            let sums = exact_sums::<L, ROWS>(&pairs[first..end], rows.map(|(pairs, _)| &pairs[first..end]));
+            for (total, sums) in totals.iter_mut().zip(sums) {
+                for (half, sum) in sums.into_iter().enumerate() {
+                    let mut integers = [0; HALF];
+                    sum.store(&mut integers);
+                    for (total, integer) in half_of(total, half).iter_mut().zip(integers) {
+                        *total += integer as f32;
                     }
                 }
             }
         }
-        for (index, totals) in totals.into_iter().enumerate() {
-            let scales = &self.scales[panel + index];
-            for (offset, total) in totals.into_iter().enumerate() {
-                let step = rows[offset].1;
-                let output = &mut self.outputs[(panel + index) * self.inputs.rows + row + offset];
-                for ((output, total), scale) in output.iter_mut().zip(total).zip(scales) {
-                    *output = total * step * scale;
-                }
+        for (offset, (total, (_, step))) in totals.into_iter().zip(rows).enumerate() {
+            let output = &mut self.outputs[panel * self.inputs.rows + row + offset];
+            for ((output, total), scale) in output.iter_mut().zip(total).zip(&self.scales[panel]) {
+                *output = total * step * scale;
             }
         }
     }
 }
 
-/// Sums over at most [`SUM_PAIRS`] feature pairs: [panel][row][half].
+/// Sums of one panel over at most [`SUM_PAIRS`] feature pairs: [row][half].
 #[inline(always)]
-fn exact_sums<L: Lanes, const PANELS: usize, const ROWS: usize>(
-    panels: [&[Int8Pair]; PANELS],
+fn exact_sums<L: Lanes, const ROWS: usize>(
+    pairs: &[Int8Pair],
     inputs: [&[[i16; 2]]; ROWS],
-) -> [[[L::Integers; 2]; ROWS]; PANELS] {
-    let mut sums = [[[L::Integers::zero(); 2]; ROWS]; PANELS];
-    let panel_lines = panels.map(|pairs| pairs.as_chunks::<LINE_PAIRS>());
+) -> [[L::Integers; 2]; ROWS] {
+    let mut sums = [[L::Integers::zero(); 2]; ROWS];
+    let (lines, rest) = pairs.as_chunks::<LINE_PAIRS>();
     let input_lines = inputs.map(|pairs| pairs.as_chunks::<LINE_PAIRS>());
-    for line in 0..panel_lines[0].0.len() {
-        let pairs: [&[Int8Pair; LINE_PAIRS]; PANELS] =
-            std::array::from_fn(|panel| &panel_lines[panel].0[line]);
-        let inputs: [&[[i16; 2]; LINE_PAIRS]; ROWS] = std::array::from_fn(|row| &input_lines[row].0[line]);
-        for pair in 0..LINE_PAIRS {
-            accumulate::<L, PANELS, ROWS>(
-                &mut sums,
-                pairs.map(|pairs| &pairs[pair]),
-                inputs.map(|pairs| pairs[pair]),
-            );
+    for (index, line) in lines.iter().enumerate() {
+        L::Integers::prefetch(line.as_ptr().cast::<u8>().wrapping_add(PREFETCH_BYTES));
+        let inputs: [&[[i16; 2]; LINE_PAIRS]; ROWS] = std::array::from_fn(|row| &input_lines[row].0[index]);
+        for (pair, weights) in line.iter().enumerate() {
+            accumulate::<L, ROWS>(&mut sums, weights, inputs.map(|pairs| pairs[pair]));
         }
     }
-    for pair in 0..panel_lines[0].1.len() {
-        let weights = std::array::from_fn(|panel| &panel_lines[panel].1[pair]);
-        let inputs = std::array::from_fn(|row| input_lines[row].1[pair]);
-        accumulate::<L, PANELS, ROWS>(&mut sums, weights, inputs);
+    for (pair, weights) in rest.iter().enumerate() {
+        accumulate::<L, ROWS>(&mut sums, weights, std::array::from_fn(|row| input_lines[row].1[pair]));
     }
     sums
 }
 
-/// One feature pair of a tile.
+/// One feature pair of a panel against ROWS rows.
 #[inline(always)]
-fn accumulate<L: Lanes, const PANELS: usize, const ROWS: usize>(
-    sums: &mut [[[L::Integers; 2]; ROWS]; PANELS],
-    weights: [&Int8Pair; PANELS],
+fn accumulate<L: Lanes, const ROWS: usize>(
+    sums: &mut [[L::Integers; 2]; ROWS],
+    weights: &Int8Pair,
     inputs: [[i16; 2]; ROWS],
 ) {
-    for (sums, weights) in sums.iter_mut().zip(weights) {
-        let halves: [L::Integers; 2] = weights.0.each_ref().map(L::Integers::widen_pairs);
-        for (sums, input) in sums.iter_mut().zip(inputs) {
-            for (sum, weights) in sums.iter_mut().zip(halves) {
-                *sum = sum.multiply_add_pairs(weights, input);
-            }
+    let halves: [L::Integers; 2] = weights.0.each_ref().map(L::Integers::widen_pairs);
+    for (sums, input) in sums.iter_mut().zip(inputs) {
+        for (sum, weights) in sums.iter_mut().zip(halves) {
+            *sum = sum.multiply_add_pairs(weights, input);
         }
     }
 }
