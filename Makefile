@@ -30,7 +30,7 @@ MYPY_OF_TESTS := --allow-untyped-defs --allow-incomplete-defs --allow-untyped-ca
 SOURCES := $(shell find rust python -type f -not -name '*.py[co]' -not -name '*.so') \
     Cargo.toml Cargo.lock pyproject.toml README.md CHANGELOG.md LICENSE
 
-.PHONY: help demo test test-rust test-python lint lint-rust lint-python format wheel sdist check-dist bench develop clean
+.PHONY: help demo test test-rust test-python lint lint-rust lint-python docs-check format wheel sdist check-dist bench develop clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,10 +71,9 @@ test-python: $(TESTS)/ready check-dist ## Run pytest and the docstring examples 
 
 lint: lint-rust lint-python ## Check format, lints, types and the stubs of the compiled module.
 
-lint-rust: ## Check the Rust crates: rustfmt, clippy, rustdoc.
+lint-rust: ## Check the Rust crates: rustfmt, clippy.
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 
 lint-python: $(TOOLS)/ready $(TESTS)/ready ## Check Python: ruff, mypy, and stubtest against the installed wheel.
 	$(TOOLS)/bin/ruff check
@@ -82,6 +81,10 @@ lint-python: $(TOOLS)/ready $(TESTS)/ready ## Check Python: ruff, mypy, and stub
 	$(TESTS)/bin/mypy
 	$(TESTS)/bin/mypy $(MYPY_OF_TESTS) tests
 	$(TESTS)/bin/stubtest overtone._core --mypy-config-file pyproject.toml
+
+docs-check: ## Check the links in the documentation of the Rust crates.
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
+	cargo doc --workspace --no-deps --locked --document-private-items
 
 format: $(TOOLS)/ready ## Format Rust and Python, and mend what ruff can mend.
 	cargo fmt --all

@@ -57,13 +57,14 @@ USED_NAME = b"used_dltensor_versioned"
 
 
 def name_of(capsule: object) -> str:
-    return _api.PyCapsule_GetName(capsule).decode()
+    return str(_api.PyCapsule_GetName(capsule), "ascii")
 
 
 def take(capsule: object) -> Legacy | Versioned:
     """Consumes a capsule as a C consumer would; the caller calls :func:`release` when done."""
     name = _api.PyCapsule_GetName(capsule)
-    kind = {b"dltensor": Legacy, b"dltensor_versioned": Versioned}[name]
+    kinds: dict[bytes, type[Legacy | Versioned]] = {b"dltensor": Legacy, b"dltensor_versioned": Versioned}
+    kind = kinds[name]
     managed = kind.from_address(_api.PyCapsule_GetPointer(capsule, name))
     _api.PyCapsule_SetName(capsule, USED_NAME)
     return managed

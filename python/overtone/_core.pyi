@@ -7,6 +7,21 @@ from numpy.typing import DTypeLike, NDArray
 
 from overtone._typing import FrameArguments
 
+__all__ = [
+    "ARCHITECTURES",
+    "CpuExecutor",
+    "ModelSpec",
+    "PreparedFrame",
+    "Tensor",
+    "__version__",
+    "check_sampling",
+    "describe_checkpoint",
+    "estimate_memory",
+    "make_checkpoint",
+    "read_tensors",
+    "write_tensors",
+]
+
 @final
 class Tensor:
     @staticmethod

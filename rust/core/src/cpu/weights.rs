@@ -1,6 +1,7 @@
 //! A checkpoint's tensors, read once and packed for the CPU.
 
 use super::lanes::LANES;
+use super::pages::Pages;
 use super::panels::{PanelMatrix, WeightType};
 use super::team::Team;
 use crate::checkpoint::{Checkpoint, CheckpointError};
@@ -34,15 +35,15 @@ pub struct OwnedTable {
     float_type: FloatType,
     rows: usize,
     width: usize,
-    words: Vec<u64>,
+    words: Pages<u64>,
 }
 
 impl OwnedTable {
-    fn copy(tensor: TensorView<'_>) -> Self {
+    fn copy(tensor: TensorView<'_>) -> std::io::Result<Self> {
         let (rows, width) = (tensor.shape[0], tensor.shape[1]);
-        let mut words = vec![0; tensor.bytes.len().div_ceil(size_of::<u64>())];
+        let mut words = Pages::<u64>::zeroed(tensor.bytes.len().div_ceil(size_of::<u64>()))?;
         bytemuck::cast_slice_mut(&mut words)[..tensor.bytes.len()].copy_from_slice(tensor.bytes);
-        Self { float_type: tensor.float_type, rows, width, words }
+        Ok(Self { float_type: tensor.float_type, rows, width, words })
     }
 
     /// The table, borrowed.
@@ -202,7 +203,7 @@ impl Reader<'_, '_> {
     }
 
     fn table(&mut self, name: WeightName) -> Result<Arc<OwnedTable>, LoadError> {
-        self.read(name, |_, tensor| Arc::new(OwnedTable::copy(tensor)))
+        Ok(Arc::new(self.read(name, |_, tensor| OwnedTable::copy(tensor))??))
     }
 
     fn layer(&mut self, layer: usize) -> Result<LayerWeights, LoadError> {
