@@ -15,9 +15,9 @@
 //! |---|---|
 //! | [`panels`] | weight matrices, packed, in memory of `pages` |
 //! | [`lanes`] | the lanes of a register, scalar or AVX2 + FMA, chosen at run time |
-//! | [`product`] | matrix × rows, on all threads |
-//! | [`layer_math`] | RMSNorm, rotary embedding, SwiGLU |
-//! | [`attention`] | one stream's attention over its own KV slots |
+//! | `product` | matrix × rows, on all threads |
+//! | `layer_math` | RMSNorm, rotary embedding, SwiGLU |
+//! | `attention` | one stream's attention over its own KV slots |
 //! | [`weights`] | a checkpoint's tensors, read and packed |
 //! | [`workspace`] | all that a frame writes before its outputs |
 //! | [`team`], [`threads`] | the threads, and how many |

@@ -47,9 +47,9 @@ pub struct RowSampling {
 pub struct FrameInputs<'a> {
     /// The talker's last hidden state after its final norm, [rows, Ht].
     pub talker_last_hidden: &'a [f32],
-    /// The talker's `code_0`, [rows]; one outside the talker's table fails its row alone.
+    /// The talker's `code_0`, `[rows]`; one outside the talker's table fails its row alone.
     pub code_zero: &'a [i64],
-    /// How each row draws, [rows].
+    /// How each row draws, `[rows]`.
     pub sampling: &'a [RowSampling],
     /// The talker's codec table E0 [V0, Ht].
     pub code_zero_table: Table<'a>,
@@ -61,9 +61,9 @@ pub struct FrameInputs<'a> {
 pub struct FrameOutputs<'a> {
     /// `code_0 … code_R`, [rows, C].
     pub codes: &'a mut [i32],
-    /// E0[c0] + Σ E[k−1][code_k] in float32, summed in that order, [rows, Ht].
+    /// `E0[c0]` + Σ `E[k−1][code_k]` in float32, summed in that order, [rows, Ht].
     pub codec_sum: &'a mut [f32],
-    /// 0 good; j > 0 the first codebook whose draw failed; −1 `code_0` out of range, [rows].
+    /// 0 good; j > 0 the first codebook whose draw failed; −1 `code_0` out of range, `[rows]`.
     pub status: &'a mut [i32],
     /// Logits of every residual codebook, [rows, R, V], when asked for.
     pub logits: Option<&'a mut [f32]>,

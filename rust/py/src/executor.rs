@@ -45,7 +45,7 @@ pub struct Shared {
     pub table_type: FloatType,
     /// Largest number of rows of one frame.
     pub max_batch: usize,
-    /// E[0] … E[R−1].
+    /// `E[0]` … `E[R−1]`.
     pub tables: Vec<Arc<OwnedTable>>,
     /// E0 of the checkpoint.
     loaded_code_zero_table: Option<CodeZeroTable>,

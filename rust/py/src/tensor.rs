@@ -5,7 +5,7 @@
 //! writes frame outputs through [`Tensor::writer`] while Python may hold such exports: they see the new values, as
 //! two NumPy views of one array do; who reads during the write sees old and new values mixed.
 //!
-//! What Python calls is in [`methods`].
+//! What Python calls is in `methods`.
 
 use std::any::Any;
 use std::sync::Arc;

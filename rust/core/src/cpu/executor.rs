@@ -129,7 +129,7 @@ impl CpuExecutor {
         workspace_blocks(&self.spec, self.max_batch())
     }
 
-    /// E[layer] [V, Ht], which embeds `code_{layer + 1}`; `None` when there is no such layer.
+    /// `E[layer]` [V, Ht], which embeds `code_{layer + 1}`; `None` when there is no such layer.
     pub fn codec_table(&self, layer: usize) -> Option<&Arc<OwnedTable>> {
         self.weights.tables.get(layer)
     }
