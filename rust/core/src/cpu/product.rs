@@ -4,7 +4,6 @@ use super::lanes::{InstructionSet, Kernel, LANES, Lane8, Lane16, Lanes};
 use super::layer_math::swiglu;
 use super::panels::{FloatPair, Pairs, PanelMatrix};
 use super::team::Team;
-use std::ops::Range;
 
 pub(super) mod int8;
 
@@ -111,79 +110,58 @@ struct FloatTask<'a, P> {
 impl<P: FloatPair> Kernel for FloatTask<'_, P> {
     type Output = ();
 
-    /// Tiles of weights × rows that keep about eight sums in registers. With several rows the features are taken in
-    /// blocks, so that a block's weights and activations stay in the nearest cache from tile to tile; the sums go on
-    /// where the block before left them, so blocks change nothing in their order.
+    /// Tiles of weights × rows that keep about eight sums in registers.
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
         let rows = self.inputs.rows;
-        let block = if rows == 1 { self.features } else { BLOCK_FEATURES };
-        self.outputs.fill([0.0; LANES]);
-        for first in (0..self.features).step_by(block) {
-            let features = first..self.features.min(first + block);
-            let mut row = 0;
-            while row < rows {
-                row += match rows - row {
-                    4.. => self.panels::<L, 2, 4>(features.clone(), row),
-                    3 => self.panels::<L, 2, 3>(features.clone(), row),
-                    2 => self.panels::<L, 4, 2>(features.clone(), row),
-                    _ => self.panels::<L, 8, 1>(features.clone(), row),
-                };
-            }
+        let panels = self.outputs.len() / rows;
+        let mut row = 0;
+        while row < rows {
+            row += match rows - row {
+                4.. => self.whole_panels::<L, 2, 4>(panels, row),
+                3 => self.whole_panels::<L, 2, 3>(panels, row),
+                2 => self.whole_panels::<L, 4, 2>(panels, row),
+                _ => self.whole_panels::<L, 8, 1>(panels, row),
+            };
         }
         self.finish.apply(self.outputs, rows);
     }
 }
 
-/// Features of a block, a multiple of [`LANES`]: 8 KiB of a bfloat16 panel, 1 KiB of each activation row.
-const BLOCK_FEATURES: usize = 256;
-
 impl<P: FloatPair> FloatTask<'_, P> {
-    /// All panels against ROWS rows, in tiles of HALVES / 2 panels, those left over one by one; returns ROWS.
+    /// Tiles of HALVES / 2 panels; those left over one by one.
     #[inline(always)]
-    fn panels<L: Lanes, const HALVES: usize, const ROWS: usize>(
+    fn whole_panels<L: Lanes, const HALVES: usize, const ROWS: usize>(
         &mut self,
-        features: Range<usize>,
+        panels: usize,
         row: usize,
     ) -> usize {
-        let panels = self.outputs.len() / self.inputs.rows;
         let mut panel = 0;
         while panel + HALVES / 2 <= panels {
-            self.tile::<L, HALVES, ROWS>(features.clone(), panel, row);
+            self.tile::<L, HALVES, ROWS>(panel, row);
             panel += HALVES / 2;
         }
         while panel < panels {
-            self.tile::<L, 2, ROWS>(features.clone(), panel, row);
+            self.tile::<L, 2, ROWS>(panel, row);
             panel += 1;
         }
         ROWS
     }
 
-    /// Adds `features` to the sums of HALVES half panels, from `panel` on, and rows `row … row + ROWS`.
+    /// HALVES half panels, from `panel` on, against rows `row … row + ROWS`.
     #[inline(always)]
-    fn tile<L: Lanes, const HALVES: usize, const ROWS: usize>(
-        &mut self,
-        features: Range<usize>,
-        panel: usize,
-        row: usize,
-    ) {
+    fn tile<L: Lanes, const HALVES: usize, const ROWS: usize>(&mut self, panel: usize, row: usize) {
         let panel_pairs = self.features.div_ceil(2);
-        let pairs: [&[P]; HALVES] = std::array::from_fn(|half| {
+        let panels: [&[P]; HALVES] = std::array::from_fn(|half| {
             let first = (panel + half / 2) * panel_pairs;
-            &self.pairs[first + features.start / 2..first + features.end.div_ceil(2)]
+            &self.pairs[first..first + panel_pairs]
         });
-        let first_block = features.start / LANES;
+        let whole = self.features / LANES;
+        let blocks: [&[[P; LANES / 2]]; HALVES] = panels.map(|panel| &panel.as_chunks().0[..whole]);
         let inputs = |block: usize| -> [&Lane16; ROWS] {
-            std::array::from_fn(|offset| self.inputs.block(first_block + block, row + offset))
+            std::array::from_fn(|offset| self.inputs.block(block, row + offset))
         };
-        let mut sums: [[L; ROWS]; HALVES] = std::array::from_fn(|half| {
-            std::array::from_fn(|offset| {
-                let output = &self.outputs[(panel + half / 2) * self.inputs.rows + row + offset];
-                L::load(&output.as_chunks().0[half % 2])
-            })
-        });
-        let whole = features.len() / LANES;
-        let blocks: [&[[P; LANES / 2]]; HALVES] = pairs.map(|pairs| &pairs.as_chunks().0[..whole]);
+        let mut sums = [[L::zero(); ROWS]; HALVES];
         #[allow(
             clippy::needless_range_loop,
             reason = "the block's number indexes every panel and the inputs"
@@ -197,13 +175,14 @@ impl<P: FloatPair> FloatTask<'_, P> {
                 accumulate::<L, P, HALVES, ROWS>(&mut sums, pairs, 1, inputs, 2 * pair + 1);
             }
         }
-        for feature in whole * LANES..features.len() {
-            let pairs = pairs.map(|pairs| &pairs[feature / 2]);
+        for feature in whole * LANES..self.features {
+            let pairs = panels.map(|panel| &panel[feature / 2]);
             accumulate::<L, P, HALVES, ROWS>(&mut sums, pairs, feature % 2, inputs(whole), feature % LANES);
         }
         for (half, sums) in sums.into_iter().enumerate() {
+            let panel = panel + half / 2;
             for (offset, sum) in sums.into_iter().enumerate() {
-                let output = &mut self.outputs[(panel + half / 2) * self.inputs.rows + row + offset];
+                let output = &mut self.outputs[panel * self.inputs.rows + row + offset];
                 sum.store(half_of(output, half % 2));
             }
         }
