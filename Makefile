@@ -104,16 +104,22 @@ $(SDIST): $(SOURCES) | $(TOOLS)/ready
 	$(TOOLS)/bin/maturin sdist --out dist
 
 # Zig links against the glibc that the tag promises, whatever this machine has; the wheel names no folder of this machine.
+#
+# Zig would also link a stack unwinder of its own into the module. A thread that Python ends with the process is unwound
+# by the process's libgcc_s, which must not meet another unwinder on its way: it would crash. So libgcc_s itself is linked,
+# before zig's, from a folder that holds nothing else of this machine.
+#
 # The sources are unpacked with the time of unpacking: with the constant time that they have in the archive, cargo would
 # take crates that it built from an earlier sdist for up to date; and pip would bring back a wheel of that name from its cache.
 $(WHEEL): $(SDIST)
 	@echo "== the wheel, from $(SDIST): this compiles everything once"
-	@rm -rf $(TARGET)/sdist
-	@mkdir -p $(TARGET)/sdist
+	@rm -rf $(TARGET)/sdist $(TARGET)/libgcc
+	@mkdir -p $(TARGET)/sdist $(TARGET)/libgcc
+	@ln -s "$$($(CXX) -print-file-name=libgcc_s.so.1)" $(TARGET)/libgcc/
 	@tar -xzmf $(SDIST) -C $(TARGET)/sdist
 	PATH="$(TOOLS)/bin:$$PATH" \
 	MATURIN_PEP517_ARGS='--zig --compatibility manylinux_2_28' \
-	RUSTFLAGS='--remap-path-prefix=$(CARGO_HOME)=cargo' \
+	RUSTFLAGS='--remap-path-prefix=$(CARGO_HOME)=cargo -L native=$(TARGET)/libgcc -l dylib:+verbatim=libgcc_s.so.1' \
 	$(TOOLS)/bin/pip wheel --verbose --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist $(TARGET)/sdist/overtone-$(VERSION)
 
 develop: .venv/ready .ci/requirements-tests.txt $(TOOLS)/ready ## Install overtone editable in .venv with the test tools, for quick edits: .venv/bin/pytest.

@@ -50,6 +50,7 @@ def check_tags(wheel: Path) -> None:
     require(f"auditwheel finds it no stricter than that ({tag})", not fits and shown)
     require("any processor of this architecture can load it", report["unsupported_isa"])
     require("it needs no library beside it", report["external_libs"])
+    require("it unwinds stacks by the libgcc_s of its process", "libgcc_s.so.1" not in report["versioned_symbols"])
 
 
 def check_wheel_contents(wheel: Path) -> None:
