@@ -182,8 +182,8 @@ tensors = {
 config = {**model.config, "num_hidden_layers": layers}
 
 def progress(done, total):
-    print("loading", flush=True) if not seen else None
     seen.append(done / total)
+    print("loading", flush=True) if len(seen) == 1 else None
 
 seen = []
 try:

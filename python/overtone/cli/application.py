@@ -57,6 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last stop of every failure
+        if not _flushed():
+            _forget_standard_output()
         code, line = describe(error)
         click.echo(line, err=True)
     return code
@@ -91,7 +93,16 @@ def _leaving_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def _flushed() -> bool:
+    """Whether all that was printed has arrived, or can."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
 def _forget_standard_output() -> None:
-    """Let the interpreter's last flush, which would complain about the closed pipe again, go nowhere."""
+    """Let the interpreter's last flush, which would complain again about the same failure, go nowhere."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
