@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import overtone
+from contract import MODEL
 from golden import DATA, GOLDEN_NAMES, GoldenDirectory, SamplingCase, read_sampling_cases
 
 
@@ -100,3 +101,9 @@ def standalone() -> GoldenDirectory:
 def sampling_cases() -> list[SamplingCase]:
     """The 200 golden draws."""
     return read_sampling_cases()
+
+
+@pytest.fixture
+def predictor() -> overtone.CodePredictor:
+    """The model of `contract.py`, loaded."""
+    return MODEL.load(max_batch=5)

@@ -9,38 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import RandomModel, bits, row_bits
+from contract import CODES, MODEL, WIDTH, binding, plan, predicted
+from models import bits, row_bits
 from overtone import (
-    Binding,
     BindingError,
     CodePredictor,
-    FramePlan,
     InputError,
 )
-
-MODEL = RandomModel()
-CODES = MODEL.residual_codebooks + 1
-WIDTH = MODEL.hidden_size
-
-
-@pytest.fixture
-def predictor() -> CodePredictor:
-    return MODEL.load(max_batch=5)
-
-
-def plan(batch: int, **changes: object) -> FramePlan:
-    hidden, code_zero = MODEL.inputs(batch)
-    arguments = {"active_batch_size": batch, "code_zero": code_zero, "talker_last_hidden": hidden} | changes
-    return FramePlan(**arguments)  # type: ignore[arg-type]
-
-
-def predicted(predictor: CodePredictor, batch: int, **options: object) -> np.ndarray:
-    return predictor.predict_frame(*MODEL.inputs(batch), **options).codes.numpy()  # type: ignore[arg-type]
-
-
-def binding(**changes: object) -> Binding:
-    arguments = {"talker_hidden_size": WIDTH, "num_codes_per_frame": CODES, "max_batch_size": 4} | changes
-    return Binding(**arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

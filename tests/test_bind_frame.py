@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import RandomModel
+from contract import CODES, MODEL, WIDTH, plan, predicted
 from overtone import (
     CodePredictor,
     FramePlan,
@@ -19,25 +19,6 @@ from overtone import (
     SamplingParams,
     Tensor,
 )
-
-MODEL = RandomModel()
-CODES = MODEL.residual_codebooks + 1
-WIDTH = MODEL.hidden_size
-
-
-@pytest.fixture
-def predictor() -> CodePredictor:
-    return MODEL.load(max_batch=5)
-
-
-def plan(batch: int, **changes: object) -> FramePlan:
-    hidden, code_zero = MODEL.inputs(batch)
-    arguments = {"active_batch_size": batch, "code_zero": code_zero, "talker_last_hidden": hidden} | changes
-    return FramePlan(**arguments)  # type: ignore[arg-type]
-
-
-def predicted(predictor: CodePredictor, batch: int, **options: object) -> np.ndarray:
-    return predictor.predict_frame(*MODEL.inputs(batch), **options).codes.numpy()  # type: ignore[arg-type]
 
 
 def test_a_bound_frame_reads_its_tensors_anew(predictor: CodePredictor) -> None:

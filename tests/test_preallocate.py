@@ -7,8 +7,9 @@ import logging
 import numpy as np
 import pytest
 
+from contract import MODEL, plan, predicted
 from golden import GoldenDirectory
-from models import RandomModel, bits, load
+from models import bits, load
 from overtone import (
     Binding,
     CheckpointError,
@@ -17,25 +18,6 @@ from overtone import (
     InputError,
     OvertoneError,
 )
-
-MODEL = RandomModel()
-CODES = MODEL.residual_codebooks + 1
-WIDTH = MODEL.hidden_size
-
-
-@pytest.fixture
-def predictor() -> CodePredictor:
-    return MODEL.load(max_batch=5)
-
-
-def plan(batch: int, **changes: object) -> FramePlan:
-    hidden, code_zero = MODEL.inputs(batch)
-    arguments = {"active_batch_size": batch, "code_zero": code_zero, "talker_last_hidden": hidden} | changes
-    return FramePlan(**arguments)  # type: ignore[arg-type]
-
-
-def predicted(predictor: CodePredictor, batch: int, **options: object) -> np.ndarray:
-    return predictor.predict_frame(*MODEL.inputs(batch), **options).codes.numpy()  # type: ignore[arg-type]
 
 
 def test_what_it_is_comes_from_the_checkpoint(golden: GoldenDirectory) -> None:
