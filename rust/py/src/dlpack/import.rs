@@ -101,22 +101,6 @@ impl ImportedTensor {
         self.view.read_row_i64(&[], out).map_err(|error| self.inaccessible(&error))
     }
 
-    /// Reads a vector of non-negative integers.
-    ///
-    /// # Errors
-    /// An `InputError` when the tensor is no vector of `out.len()` integers, or one is negative.
-    pub fn read_u64(&self, out: &mut [u64]) -> Result<(), Raised> {
-        self.view.read_row_u64(&[], out).map_err(|error| self.inaccessible(&error))
-    }
-
-    /// Reads a vector of integers that fit int32.
-    ///
-    /// # Errors
-    /// An `InputError` when the tensor is no vector of `out.len()` integers, or one does not fit.
-    pub fn read_i32(&self, out: &mut [i32]) -> Result<(), Raised> {
-        self.view.read_row_i32(&[], out).map_err(|error| self.inaccessible(&error))
-    }
-
     /// Reads the row of floats at `leading` ([`super::access`]), widened to float32.
     ///
     /// # Errors

@@ -75,16 +75,26 @@ pub(super) struct Checker {
 }
 
 impl Checker {
+    /// A tensor whose first extent is `rows`, the others `rest`.
+    fn shaped(
+        name: &'static str,
+        object: &Bound<'_, PyAny>,
+        rows: Expect,
+        rest: &[Expect],
+    ) -> PyResult<ImportedTensor> {
+        let tensor = ImportedTensor::new(name, object)?;
+        let shape: Vec<_> = [rows].iter().chain(rest).copied().collect();
+        expect_shape(&tensor, &shape)?;
+        Ok(tensor)
+    }
+
     pub(super) fn rows_of(
         &self,
         name: &'static str,
         object: &Bound<'_, PyAny>,
         rest: &[Expect],
     ) -> PyResult<ImportedTensor> {
-        let tensor = ImportedTensor::new(name, object)?;
-        let shape: Vec<_> = [self.rows].iter().chain(rest).copied().collect();
-        expect_shape(&tensor, &shape)?;
-        Ok(tensor)
+        Self::shaped(name, object, self.rows, rest)
     }
 
     pub(super) fn vector(
@@ -104,9 +114,7 @@ impl Checker {
         object: &Bound<'_, PyAny>,
         rest: &[Expect],
     ) -> PyResult<ImportedTensor> {
-        let tensor = ImportedTensor::new(name, object)?;
-        let shape: Vec<_> = [Expect::AtLeast(self.batch)].iter().chain(rest).copied().collect();
-        expect_shape(&tensor, &shape)?;
+        let tensor = Self::shaped(name, object, Expect::AtLeast(self.batch), rest)?;
         tensor.writer()?;
         Ok(tensor)
     }
