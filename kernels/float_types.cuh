@@ -1,0 +1,63 @@
+// The working types, and values of a type known only when the kernel runs.
+
+#pragma once
+
+#include "ptx.cuh"
+
+namespace overtone {
+
+struct Float16 {
+    uint16_t bits;
+};
+struct BFloat16 {
+    uint16_t bits;
+};
+
+DEVICE float to_float(float value) { return value; }
+DEVICE float to_float(Float16 value) { return float_of_float16(value.bits); }
+DEVICE float to_float(BFloat16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
+
+/// The nearest value of type T, ties to even.
+template <typename T> DEVICE T from_float(float value);
+template <> DEVICE float from_float<float>(float value) { return value; }
+template <> DEVICE Float16 from_float<Float16>(float value) { return {float16_bits(value)}; }
+template <> DEVICE BFloat16 from_float<BFloat16>(float value) { return {bfloat16_bits(value)}; }
+
+/// Element types of tensors, numbered as the host numbers them.
+enum ElementType : uint32_t {
+    ELEMENT_FLOAT32 = 0,
+    ELEMENT_FLOAT16 = 1,
+    ELEMENT_BFLOAT16 = 2,
+    ELEMENT_INT32 = 3,
+    ELEMENT_INT64 = 4,
+    ELEMENT_UINT8 = 5,
+};
+
+/// Element `index` of an array of floats of some type.
+DEVICE float load_float(const void* array, int64_t index, uint32_t type) {
+    switch (type) {
+    case ELEMENT_FLOAT32: return static_cast<const float*>(array)[index];
+    case ELEMENT_FLOAT16: return to_float(static_cast<const Float16*>(array)[index]);
+    default: return to_float(static_cast<const BFloat16*>(array)[index]);
+    }
+}
+
+/// Stores a float in an array of some floating-point type, rounded once.
+DEVICE void store_float(void* array, int64_t index, uint32_t type, float value) {
+    switch (type) {
+    case ELEMENT_FLOAT32: static_cast<float*>(array)[index] = value; break;
+    case ELEMENT_FLOAT16: static_cast<Float16*>(array)[index] = from_float<Float16>(value); break;
+    default: static_cast<BFloat16*>(array)[index] = from_float<BFloat16>(value); break;
+    }
+}
+
+/// Element `index` of an array of integers of some type; bool counts as 0 and 1.
+DEVICE int64_t load_integer(const void* array, int64_t index, uint32_t type) {
+    switch (type) {
+    case ELEMENT_INT32: return static_cast<const int32_t*>(array)[index];
+    case ELEMENT_INT64: return static_cast<const int64_t*>(array)[index];
+    default: return static_cast<const uint8_t*>(array)[index];
+    }
+}
+
+} // namespace overtone

@@ -1,0 +1,168 @@
+// One draw a row, and all that follows from it: one block a row.
+//
+// The draw is that of rust/core/src/sampling/draw.rs: a failing row gets code 0, records the codebook in its status and goes
+// on. Then the code is stored, its embedding row is handed out (`codec_hiddens`), added to `codec_sum`, and becomes the
+// residual stream of the next step.
+
+#include "frame_arguments.cuh"
+#include "kept_set.cuh"
+#include "noise.cuh"
+
+namespace overtone {
+
+struct SampleArguments {
+    uint64_t frame; // FrameBlock
+    uint64_t rows; // RowState [slots]
+    uint64_t logits; // [slots, V] float32
+    uint64_t table; // E[codebook - 1] [V, Ht]
+    uint64_t projected; // P of it, [V, H]; the same without a projection; 0 after the last draw
+    uint64_t residual; // [slots, H] float32
+    uint64_t codec_sum; // [slots, Ht] float32
+    uint32_t table_type;
+    uint32_t projected_type;
+    uint32_t codebook; // 1 ... R
+    uint32_t codebooks; // R
+    uint32_t codebook_size; // V
+    uint32_t hidden_size;
+    uint32_t talker_hidden_size;
+    uint32_t reserved;
+};
+
+/// What the first look at a row finds.
+struct RowSummary {
+    uint64_t largest; // order of the largest logit << 32 | ~ its lowest index
+    uint32_t finite;
+    bool failed;
+};
+
+/// Looks at all logits: ranks of logits / temperature go to `ranks` unless the row is greedy.
+DEVICE RowSummary look(const float* logits, uint32_t entries, float temperature, uint32_t* ranks, BlockSum& block_sum,
+                       const RankedRow& row) {
+    uint64_t largest = 0;
+    uint32_t finite = 0, failed = 0;
+    for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) {
+        const float logit = logits[index];
+        const bool number = logit < INFINITY; // neither NaN nor +infinity
+        failed |= !number;
+        const uint64_t key = static_cast<uint64_t>(~rank_of(logit)) << 32 | (0xffffffffu - index);
+        largest = number && key > largest ? key : largest;
+        finite += number && logit > -INFINITY;
+        if (temperature == 0.0f) continue;
+        const float quotient = logit / temperature;
+        failed |= logit > -INFINITY && !(quotient < INFINITY && quotient > -INFINITY);
+        ranks[index] = rank_of(quotient);
+    }
+    const uint64_t counts = block_sum(static_cast<uint64_t>(failed) << 32 | finite);
+    return {row.block_max(largest), static_cast<uint32_t>(counts), counts >> 32 != 0};
+}
+
+/// The drawn code, or -1 for a row that has none.
+DEVICE int64_t draw(const float* logits, uint32_t entries, const RowState& state, uint32_t codebook, uint32_t* ranks,
+                    SamplingShared& shared) {
+    BlockSum block_sum = {shared.parts, 1};
+    RankedRow row = {ranks, entries, 0, 0.0f, shared, block_sum};
+    const RowSummary summary = look(logits, entries, state.temperature, ranks, block_sum, row);
+    if (summary.failed || summary.finite == 0 || state.parameters_out_of_range) return -1;
+    if (state.temperature == 0.0f) return 0xffffffffu - static_cast<uint32_t>(summary.largest);
+
+    row.finite = summary.finite;
+    // Division by a positive number keeps the order, so the largest logit has the largest quotient.
+    row.largest = x_of_rank(~static_cast<uint32_t>(summary.largest >> 32)) / state.temperature;
+    const bool all = (state.top_k == 0 || state.top_k >= entries) && state.top_p == 1.0f;
+    const LastKept last = all ? LastKept{RANK_OF_NOTHING - 1, 0xffffffffu} : row.last_kept(state.top_k, state.top_p);
+    const NoiseCounter noise = {state.seed, state.frame_index, codebook};
+    uint64_t best = 0;
+    for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) {
+        if (!last.keeps(ranks[index], index)) continue;
+        const float score = x_of_rank(ranks[index]) + gumbel_noise(noise, index);
+        const uint64_t key = static_cast<uint64_t>(~rank_of(score)) << 32 | (0xffffffffu - index);
+        best = key > best ? key : best;
+    }
+    return 0xffffffffu - static_cast<uint32_t>(row.block_max(best));
+}
+
+/// Address of element [row, second, 0] of a tensor.
+DEVICE int64_t row_offset(const TensorReference& tensor, uint32_t row, uint32_t second) {
+    return row * tensor.strides[0] + second * tensor.strides[1];
+}
+
+/// Hands out the embedding row of the code.
+DEVICE void embed(const SampleArguments& arguments, const FrameBlock& frame, uint32_t row, uint32_t code) {
+    const uint32_t width = arguments.talker_hidden_size;
+    const bool last = arguments.codebook == arguments.codebooks;
+    const void* const table = reinterpret_cast<const void*>(arguments.table);
+    float* const codec_sum = reinterpret_cast<float*>(arguments.codec_sum) + static_cast<int64_t>(row) * width;
+    const TensorReference& hiddens = frame.codec_hiddens;
+    const int64_t hiddens_row = row_offset(hiddens, row, arguments.codebook);
+    for (uint32_t index = threadIdx.x; index < width; index += SAMPLING_THREADS) {
+        const float value = load_float(table, static_cast<int64_t>(code) * width + index, arguments.table_type);
+        const float sum = codec_sum[index] + value;
+        if (last) {
+            const TensorReference& out = frame.codec_sum;
+            store_float(mutable_data_of(out), row * out.strides[0] + index * out.strides[1], out.type, sum);
+        } else {
+            codec_sum[index] = sum;
+            // The value came from this type: nothing is rounded.
+            store_float(mutable_data_of(hiddens), hiddens_row + index * hiddens.strides[2], hiddens.type, value);
+        }
+    }
+    if (last) return;
+    const void* const projected = reinterpret_cast<const void*>(arguments.projected);
+    const uint32_t hidden_size = arguments.hidden_size;
+    float* const residual = reinterpret_cast<float*>(arguments.residual) + static_cast<int64_t>(row) * hidden_size;
+    for (uint32_t index = threadIdx.x; index < hidden_size; index += SAMPLING_THREADS)
+        residual[index] = load_float(projected, static_cast<int64_t>(code) * hidden_size + index, arguments.projected_type);
+}
+
+/// After the last draw: the row's status, and the counters that the frame was asked to advance.
+DEVICE void finish(FrameBlock& frame, uint32_t row, const RowState& state, int32_t status) {
+    static_cast<int32_t*>(mutable_data_of(frame.status))[row * frame.status.strides[0]] = state.active ? status : 0;
+    if (frame.advance_frame_index) {
+        if (frame.frame_index.address == 0) frame.rows[row].frame_index += state.active;
+        else if (frame.frame_index.strides[0] != 0 || row == 0) {
+            uint64_t* const indices = static_cast<uint64_t*>(mutable_data_of(frame.frame_index));
+            indices[row * frame.frame_index.strides[0]] += frame.frame_index.strides[0] == 0 ? 1 : state.active;
+        }
+    }
+    if (row == 0 && frame.ring_slot.address != 0) *static_cast<int64_t*>(mutable_data_of(frame.ring_slot)) += 1;
+}
+
+DEVICE void sample(const SampleArguments& arguments) {
+    SHARED(unsigned char, memory);
+    SamplingShared& shared = *reinterpret_cast<SamplingShared*>(memory);
+    uint32_t* const ranks = reinterpret_cast<uint32_t*>(memory + sizeof(SamplingShared));
+    wait_for_earlier_kernels();
+    // Not before: what comes after may read what was finished before this kernel without waiting for it (attention.cu).
+    let_next_kernel_start();
+
+    const uint32_t row = blockIdx.x, entries = arguments.codebook_size;
+    FrameBlock& frame = *reinterpret_cast<FrameBlock*>(arguments.frame);
+    if (row >= frame.batch) return;
+    RowState& shared_state = reinterpret_cast<RowState*>(arguments.rows)[row];
+    const RowState state = shared_state;
+    const bool last = arguments.codebook == arguments.codebooks;
+    int32_t status = state.status;
+    if (state.active) {
+        const float* const logits = reinterpret_cast<const float*>(arguments.logits) + static_cast<int64_t>(row) * entries;
+        const int64_t drawn = draw(logits, entries, state, arguments.codebook, ranks, shared);
+        if (drawn < 0 && status == 0) status = static_cast<int32_t>(arguments.codebook);
+        const uint32_t code = drawn < 0 ? 0 : static_cast<uint32_t>(drawn);
+        embed(arguments, frame, row, code);
+        const TensorReference& kept = frame.logits;
+        if (kept.address != 0) {
+            float* const to = static_cast<float*>(mutable_data_of(kept)) + row_offset(kept, row, arguments.codebook - 1);
+            for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) to[index * kept.strides[2]] = logits[index];
+        }
+        if (threadIdx.x == 0) {
+            store_code(frame, state.codes, arguments.codebook, code);
+            shared_state.status = status;
+        }
+    }
+    if (last && threadIdx.x == 0) finish(frame, row, state, status);
+}
+
+} // namespace overtone
+
+using overtone::SampleArguments;
+
+KERNEL(sample, SampleArguments, 256, 2) { overtone::sample(args); }
