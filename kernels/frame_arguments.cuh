@@ -31,7 +31,7 @@ struct RowParameters {
 /// One frame's tensors, with `rows` parameters behind it.
 struct FrameBlock {
     uint32_t batch; // rows that the tensors below have
-    uint32_t advance_frame_index;
+    uint32_t advance_frame_index; // only where `frame_index` is a tensor
     TensorReference talker_last_hidden; // [batch, Ht] float
     TensorReference code_zero; // [batch] int32 or int64
     TensorReference active; // [batch] bool, uint8, int32 or int64
@@ -62,6 +62,13 @@ struct RowState {
     uint64_t codes; // address of the row's codes
     uint32_t active;
     uint32_t parameters_out_of_range; // no draw can be made with them
+};
+
+/// What frames counted since the predictor was loaded.
+struct FrameCounters {
+    unsigned long long frames;
+    unsigned long long rows; // that took part
+    unsigned long long failed_rows;
 };
 
 DEVICE const void* data_of(const TensorReference& tensor) {

@@ -13,6 +13,7 @@ namespace overtone {
 struct SampleArguments {
     uint64_t frame; // FrameBlock
     uint64_t rows; // RowState [slots]
+    uint64_t counters; // FrameCounters
     uint64_t logits; // [slots, V] float32
     uint64_t table; // E[codebook - 1] [V, Ht]
     uint64_t projected; // P of it, [V, H]; the same without a projection; 0 after the last draw
@@ -114,16 +115,15 @@ DEVICE void embed(const SampleArguments& arguments, const FrameBlock& frame, uin
         residual[index] = load_float(projected, static_cast<int64_t>(code) * hidden_size + index, arguments.projected_type);
 }
 
-/// After the last draw: the row's status, and the counters that the frame was asked to advance.
-DEVICE void finish(FrameBlock& frame, uint32_t row, const RowState& state, int32_t status) {
+/// After the last draw: the row's status, and what counts frames.
+DEVICE void finish(FrameBlock& frame, FrameCounters& counters, uint32_t row, const RowState& state, int32_t status) {
+    if (row == 0) atomicAdd(&counters.frames, 1ull);
+    if (state.active) atomicAdd(&counters.rows, 1ull);
+    if (state.active && status != 0) atomicAdd(&counters.failed_rows, 1ull);
     static_cast<int32_t*>(mutable_data_of(frame.status))[row * frame.status.strides[0]] = state.active ? status : 0;
-    if (frame.advance_frame_index) {
-        if (frame.frame_index.address == 0) frame.rows[row].frame_index += state.active;
-        else if (frame.frame_index.strides[0] != 0 || row == 0) {
-            uint64_t* const indices = static_cast<uint64_t*>(mutable_data_of(frame.frame_index));
-            indices[row * frame.frame_index.strides[0]] += frame.frame_index.strides[0] == 0 ? 1 : state.active;
-        }
-    }
+    const TensorReference& indices = frame.frame_index;
+    if (frame.advance_frame_index && (indices.strides[0] != 0 || row == 0))
+        static_cast<uint64_t*>(mutable_data_of(indices))[row * indices.strides[0]] += indices.strides[0] == 0 ? 1 : state.active;
     if (row == 0 && frame.ring_slot.address != 0) *static_cast<int64_t*>(mutable_data_of(frame.ring_slot)) += 1;
 }
 
@@ -158,7 +158,7 @@ DEVICE void sample(const SampleArguments& arguments) {
             shared_state.status = status;
         }
     }
-    if (last && threadIdx.x == 0) finish(frame, row, state, status);
+    if (last && threadIdx.x == 0) finish(frame, *reinterpret_cast<FrameCounters*>(arguments.counters), row, state, status);
 }
 
 } // namespace overtone

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    py_object,
+)
 from typing import Any
 
-CPU, CUDA = 1, 2
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 INT, UINT, FLOAT, BFLOAT = 0, 1, 2, 4
 READ_ONLY, IS_COPIED = 1, 2
 
@@ -44,6 +57,23 @@ class Versioned(Structure):
     ]
 
 
+EXPORT = ctypes.PYFUNCTYPE(c_int, py_object, POINTER(c_void_p))
+CURRENT_WORK_STREAM = ctypes.PYFUNCTYPE(c_int, c_int32, c_int32, POINTER(c_void_p))
+
+
+class ExchangeTable(Structure):
+    _fields_ = [
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("older", c_void_p),
+        ("allocate", c_void_p),
+        ("export", c_void_p),
+        ("import", c_void_p),
+        ("describe", c_void_p),
+        ("current_work_stream", c_void_p),
+    ]
+
+
 _api = ctypes.pythonapi
 _api.PyCapsule_New.restype = ctypes.py_object
 _api.PyCapsule_New.argtypes = [c_void_p, c_char_p, c_void_p]
@@ -54,6 +84,9 @@ _api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, c_char_p]
 _api.PyCapsule_SetName.argtypes = [ctypes.py_object, c_char_p]
 
 USED_NAME = b"used_dltensor_versioned"
+
+_kept_for_the_process: list[object] = []
+"""What consumers may call at any time, and so must not be collected."""
 
 
 def name_of(capsule: object) -> str:
@@ -118,6 +151,7 @@ class Producer:
         else:
             self.managed = Legacy(tensor=tensor, deleter=self._deleter)
         self._name = name or (b"dltensor_versioned" if versioned else b"dltensor")
+        _kept_for_the_process.append(self)
 
     def _delete(self, managed: int) -> None:
         assert managed == ctypes.addressof(self.managed)
@@ -139,3 +173,38 @@ class LegacyProducer(Producer):
 
     def __dlpack__(self) -> object:  # type: ignore[override]
         return super().__dlpack__()
+
+
+class Exchange:
+    """Makes types that have a C exchange table, as DLPack 1.3 lays it out, and remembers what the table is asked.
+
+    ``failing`` exports by a C function that fails with whatever the object's ``__len__`` raises.
+    """
+
+    def __init__(self, *, version: tuple[int, int] = (1, 3), stream: int = 0, failing: bool = False) -> None:
+        self.exports = 0
+        self.devices: list[tuple[int, int]] = []
+        self._stream = stream
+        functions = EXPORT(self._export), CURRENT_WORK_STREAM(self._current_work_stream)
+        export = ctypes.cast(_api.PyObject_Size if failing else functions[0], c_void_p)
+        stream_of = ctypes.cast(functions[1], c_void_p)
+        self.table = ExchangeTable(
+            major=version[0], minor=version[1], export=export.value, current_work_stream=stream_of.value
+        )
+        # A table lives as long as the process, by DLPack's terms.
+        _kept_for_the_process.append((self, functions))
+
+    def _export(self, producer: Producer, out: Any) -> int:
+        self.exports += 1
+        out[0] = ctypes.addressof(producer.managed)
+        return 0
+
+    def _current_work_stream(self, kind: int, index: int, out: Any) -> int:
+        self.devices.append((kind, index))
+        out[0] = self._stream or None
+        return 0
+
+    def producers(self, **members: Any) -> type[Producer]:
+        """A class of producers that have the table, and `members`."""
+        capsule = _api.PyCapsule_New(ctypes.addressof(self.table), b"dlpack_exchange_api", None)
+        return type("Library", (Producer,), {"__dlpack_c_exchange_api__": capsule, **members})

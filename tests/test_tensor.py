@@ -423,33 +423,21 @@ def test_the_byte_offset_is_added() -> None:
     assert Tensor.from_dlpack(producer).tolist() == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [((2, 1), "cuda:1"), ((3, 0), "cuda_host:0"), ((8, 0), "metal:0"), ((77, 5), "DLPack device type 77:5")],
-)
+@pytest.mark.parametrize(("device", "name"), [((8, 0), "metal:0"), ((77, 5), "DLPack device type 77:5")])
 def test_other_devices_are_named_and_never_exported(device: tuple[int, int], name: str) -> None:
     producer = abi.Producer(floats(1), (1,), (1,), device=device)
-    with pytest.raises(InputError, match=f"tensor: on {name}, expected a CPU tensor") as refused:
+    with pytest.raises(InputError, match=f"tensor: on {name}, expected a tensor in host or CUDA memory") as refused:
         Tensor.from_dlpack(producer)
     assert refused.value.found == f"on {name}"
     assert producer.calls == []
-
-
-def test_a_cuda_array_interface_alone_is_named() -> None:
-    class Producer:
-        @property
-        def __cuda_array_interface__(self) -> dict[str, object]:
-            return {"shape": (1,), "typestr": "<f4", "data": (64, False), "version": 3}
-
-    with pytest.raises(InputError, match="in CUDA memory"):
-        Tensor.from_dlpack(Producer())
 
 
 @pytest.mark.parametrize("kind", [abi.Producer, abi.LegacyProducer])
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"device_type": abi.CUDA}, "on cuda:0"),
+        ({"device_type": abi.CUDA}, "a capsule on cuda:0, expected one on cpu"),
+        ({"device_type": 8}, "on metal:0"),
         ({"ndim": -1}, "-1 dimensions"),
         ({"ndim": 1 << 30}, "dimensions, expected 0 to 64"),
         ({"shape": None}, "1 dimensions without a shape"),

@@ -22,7 +22,15 @@ class SupportsDLPack(Protocol):
         """Device kind and index."""
 
 
-TensorLike: TypeAlias = "SupportsDLPack | NDArray[Any]"
+class SupportsCudaArray(Protocol):
+    """Any array in CUDA memory that speaks the CUDA array interface: numba's, for example."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Describe the memory."""
+
+
+TensorLike: TypeAlias = "SupportsDLPack | SupportsCudaArray | NDArray[Any]"
 Path: TypeAlias = "str | PathLike[str]"
 Progress: TypeAlias = Callable[[int, int], object]
 Sampling: TypeAlias = "SamplingParams | Sequence[SamplingParams] | SamplingArrays | None"

@@ -195,6 +195,8 @@ pub struct SampleArguments {
     pub frame: Address,
     /// Row states, `[slots]`.
     pub rows: Address,
+    /// The predictor's counters.
+    pub counters: Address,
     /// [slots, V] float32.
     pub logits: Address,
     /// The codebook's table [V, Ht].

@@ -56,7 +56,7 @@ pub struct RowParameters {
 pub struct FrameHeader {
     /// B.
     pub batch: u32,
-    /// Whether the frame adds one to its index.
+    /// Whether the frame adds one to its index, which is a tensor then.
     pub advance_frame_index: u32,
     /// [B, Ht] of floats.
     pub talker_last_hidden: TensorReference,
@@ -90,6 +90,18 @@ pub struct FrameHeader {
     pub code_zero_table: TensorReference,
     /// P(E0) [V0, H]; E0 without a projection.
     pub code_zero_projected: TensorReference,
+}
+
+/// What frames counted since the predictor was loaded: `FrameCounters` of `kernels/frame_arguments.cuh`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct FrameCounters {
+    /// Frames.
+    pub frames: u64,
+    /// Rows that took part.
+    pub rows: u64,
+    /// Rows whose status was not 0.
+    pub failed_rows: u64,
 }
 
 /// Bytes of a frame block with `rows` rows.

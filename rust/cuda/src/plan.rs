@@ -107,6 +107,8 @@ pub struct FramePlan<'a> {
     pub workspace: WorkspaceAddresses,
     /// The frame's block (`FrameBlock` of `kernels/frame_arguments.cuh`).
     pub frame: Address,
+    /// The predictor's counters ([`FrameCounters`](crate::frame::FrameCounters)).
+    pub counters: Address,
     /// Rows to make the launches for.
     pub slots: usize,
 }
@@ -359,6 +361,7 @@ impl FramePlan<'_> {
         let arguments = SampleArguments {
             frame: self.frame,
             rows: workspace.rows,
+            counters: self.counters,
             logits: workspace.logits,
             table: table.raw,
             projected: table.projected,

@@ -3,6 +3,8 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`dlpack`] | tensors in from any producer, and out to any consumer, without a copy |
+//! | [`streams`] | CUDA streams of other libraries: what a `stream` argument means |
+//! | [`device_memory`] | CUDA memory as the boundary meets it: whose it is, in which order, and out to the host |
 //! | [`tensor`] | `overtone.Tensor`: the tensors that overtone hands out |
 //! | [`enter`] | the one way from Python into long Rust work: GIL released, panics caught, Ctrl-C heard |
 //! | [`errors`], [`causes`] | the exceptions of `overtone.errors`, raised from Rust |
@@ -19,6 +21,7 @@ use pyo3::types::PyTuple;
 
 pub mod arena;
 pub mod causes;
+pub mod device_memory;
 pub mod dlpack;
 pub mod enter;
 pub mod errors;
@@ -27,6 +30,7 @@ pub mod files;
 pub mod frame;
 pub mod sampling;
 pub mod spec;
+pub mod streams;
 pub mod tensor;
 #[cfg(test)]
 mod testing;

@@ -5,6 +5,9 @@
 //! writes frame outputs through [`Tensor::writer`] while Python may hold such exports: they see the new values, as
 //! two NumPy views of one array do; who reads during the write sees old and new values mixed.
 //!
+//! Memory may be a CUDA device's. Then the elements are only there once the tensor's [`Producer`] is done: exports make
+//! the consumer's stream wait for it, and the host gets a copy, made after it.
+//!
 //! What Python calls is in `methods`.
 
 use std::any::Any;
@@ -12,18 +15,22 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
+use crate::device_memory::{StreamTail, order, read};
 use crate::dlpack::access::Writer;
 use crate::dlpack::element::ElementType;
 use crate::dlpack::expect::bracketed;
 use crate::dlpack::import::ImportedTensor;
 use crate::dlpack::view::StridedView;
 use crate::errors::Raised;
+use crate::streams::StreamHandle;
 use buffer::Buffer;
+use producer::Producer;
 
 pub mod buffer;
 mod methods;
+pub mod producer;
 
-/// A tensor in host memory that speaks DLPack and NumPy's protocols.
+/// A tensor in host or CUDA memory that speaks DLPack, NumPy's protocols and the CUDA array interface.
 ///
 /// >>> import overtone
 /// >>> overtone.Tensor.zeros([2, 3], "int32").tolist()
@@ -34,9 +41,20 @@ pub struct Tensor {
     view: StridedView,
     read_only: bool,
     owner: Arc<dyn Any + Send + Sync>,
+    producer: Option<Arc<dyn Producer>>,
 }
 
 impl Tensor {
+    /// A writable tensor over memory that `owner` keeps, on the device that the view names. `producer` is the work that
+    /// fills it, if that may still be under way.
+    pub fn over(
+        view: StridedView,
+        owner: Arc<dyn Any + Send + Sync>,
+        producer: Option<Arc<dyn Producer>>,
+    ) -> Self {
+        Self { view, read_only: false, owner, producer }
+    }
+
     /// A contiguous tensor of zeros with memory of its own.
     ///
     /// # Errors
@@ -56,7 +74,7 @@ impl Tensor {
         // SAFETY: the buffer holds the contiguous elements of the shape, and stays beside the view.
         let view = unsafe { StridedView::new(buffer.data(), element, &extents, None) }
             .map_err(|error| Raised::input(format!("shape {}: {error}", bracketed(shape))))?;
-        Ok(Self { view, read_only: false, owner: buffer })
+        Ok(Self::over(view, buffer, None))
     }
 
     /// A read-only tensor over bytes inside `owner`, an embedding table of the weights for example: `bytes` says
@@ -85,12 +103,32 @@ impl Tensor {
                 .found(found)
                 .expected(expected));
         }
-        Ok(Self { view, read_only: true, owner })
+        Ok(Self { read_only: true, ..Self::over(view, owner, None) })
     }
 
-    /// A tensor over the memory of an argument, kept alive with it.
-    pub fn from_imported(imported: &ImportedTensor) -> Self {
-        Self { view: imported.view().clone(), read_only: imported.read_only(), owner: imported.owner() }
+    /// A tensor over the memory of an argument that was imported for the legacy default stream, kept alive with it.
+    ///
+    /// # Errors
+    /// Those of the driver, when that stream has to be told to wait for another.
+    fn from_imported(imported: &ImportedTensor) -> Result<Self, Raised> {
+        let (device, stream) = (imported.device(), StreamHandle::LEGACY);
+        if let Some(awaited) = imported.awaited_stream() {
+            order(device, awaited, stream)?;
+        }
+        let tail = || Arc::new(StreamTail { device, stream }) as Arc<dyn Producer>;
+        let producer = device.is_cuda().then(tail);
+        let tensor = Self::over(imported.view().clone(), imported.owner(), producer);
+        Ok(Self { read_only: imported.read_only(), ..tensor })
+    }
+
+    /// The same tensor once more: the memory, its owner and its producer are shared.
+    fn shared(&self) -> Self {
+        Self {
+            view: self.view.clone(),
+            read_only: self.read_only,
+            owner: self.owner(),
+            producer: self.producer.clone(),
+        }
     }
 
     /// Shape, strides, type and elements.
@@ -108,10 +146,41 @@ impl Tensor {
         Arc::clone(&self.owner)
     }
 
+    /// The work to wait for before the elements are there.
+    pub fn producer(&self) -> Option<&Arc<dyn Producer>> {
+        self.producer.as_ref()
+    }
+
+    /// The same elements where the host can read them, after the work that fills them: in the tensor's own memory if
+    /// that is the host's, else in a copy of all bytes from its first element to its last. Waits; call it without the
+    /// GIL.
+    ///
+    /// # Errors
+    /// Those of the driver, or an `OutOfMemoryError`.
+    pub fn to_host(&self) -> Result<Self, Raised> {
+        if let Some(producer) = &self.producer {
+            producer.wait()?;
+        }
+        if self.view.device().is_host() {
+            return Ok(Self { producer: None, ..self.shared() });
+        }
+        let covered = self.view.byte_range();
+        let buffer = Arc::new(Buffer::zeroed(covered.len())?);
+        if !covered.is_empty() {
+            // SAFETY: the buffer is as long as the range, and nobody else has seen it yet.
+            let target = unsafe { std::slice::from_raw_parts_mut(buffer.data(), covered.len()) };
+            // SAFETY: the view's bytes are mapped on its device while its owner lives.
+            unsafe { read(self.view.device(), covered.start, target) }?;
+        }
+        // SAFETY: the buffer holds a copy of the range, and stays beside the view.
+        let view = unsafe { self.view.moved_to(buffer.data()) };
+        Ok(Self::over(view, buffer, None))
+    }
+
     /// Write access, for as long as Python may hold views of the same memory (see the module's head).
     ///
     /// # Errors
-    /// An `InputError` for a read-only tensor.
+    /// An `InputError` for a read-only tensor; in CUDA memory every write is an error.
     pub fn writer(&self) -> Result<Writer<'_>, Raised> {
         if self.read_only {
             Err(Raised::input("the tensor is read-only"))

@@ -1,4 +1,5 @@
-//! Reading and writing a strided view: one element, or one row (the innermost dimension) at a time.
+//! Reading and writing a strided view: one element, or one row (the innermost dimension) at a time. Only views of host
+//! memory can be; to every accessor an address on a device is an error.
 //!
 //! A row is named by its *leading* index, one number for every dimension but the last: `[b, k]` in a [B, C, Ht]
 //! tensor, `[]` in a vector. Floats are widened or rounded (nearest, ties to even) on the way; integers keep their
@@ -6,12 +7,19 @@
 
 use half::{bf16, f16};
 
+use super::device::Device;
 use super::element::ElementType;
 use super::view::StridedView;
 
 /// Why elements could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
+    /// Memory that the host cannot touch.
+    #[error("elements on {device}, expected host memory")]
+    Device {
+        /// Where the elements are.
+        device: Device,
+    },
     /// An index outside the shape, or one with too few or too many numbers.
     #[error("index {index:?} is outside shape {shape:?}")]
     Index {
@@ -48,7 +56,7 @@ pub enum AccessError {
     },
 }
 
-/// A row: where it starts, and how far apart its elements are.
+/// A row of host memory: where it starts, and how far apart its elements are. Made by [`StridedView::host_row`] alone.
 struct Row {
     start: *mut u8,
     step: isize,
@@ -64,9 +72,9 @@ impl Row {
     /// Copies every element out. `T` has the size of the view's elements.
     fn load<T: Copy>(&self, mut take: impl FnMut(usize, T)) {
         for position in 0..self.width {
-            // SAFETY: the row comes from `StridedView::row`, so the element lies within the view's bytes, which are
-            // mapped by `StridedView::new`'s condition; no alignment is assumed, and every `T` used here is a plain
-            // number, for which any bits are valid.
+            // SAFETY: the row comes from `StridedView::host_row`, so the element lies within the view's bytes, which
+            // are mapped on the host by `StridedView::on_device`'s condition; no alignment is assumed, and every `T`
+            // used here is a plain number, for which any bits are valid.
             take(position, unsafe { self.at(position).cast::<T>().read_unaligned() });
         }
     }
@@ -103,6 +111,15 @@ const FLOATS: &str = "float32, float16, bfloat16 or float64";
 const INTEGERS: &str = "an integer type";
 
 impl StridedView {
+    /// A row of `width` elements, `step` bytes apart, all within the view.
+    fn host_row(&self, start: *mut u8, step: isize, width: usize) -> Result<Row, AccessError> {
+        if self.device().is_host() {
+            Ok(Row { start, step, width })
+        } else {
+            Err(AccessError::Device { device: self.device() })
+        }
+    }
+
     fn row(&self, leading: &[usize]) -> Result<Row, AccessError> {
         let out_of_range = || AccessError::Index { index: leading.to_vec(), shape: self.shape().to_vec() };
         let Some((&width, outer)) = self.shape().split_last() else { return Err(out_of_range()) };
@@ -112,7 +129,7 @@ impl StridedView {
         let start = self.start(leading).ok_or_else(out_of_range)?;
         // Wraps only where it is never taken: for a row of at most one element, whose stride nothing has checked.
         let step = (self.strides()[leading.len()] as isize).wrapping_mul(self.element().size() as isize);
-        Ok(Row { start, step, width })
+        self.host_row(start, step, width)
     }
 
     fn row_of(&self, leading: &[usize], width: usize) -> Result<Row, AccessError> {
@@ -133,7 +150,7 @@ impl StridedView {
             .address(index)
             .ok_or_else(|| AccessError::Index { index: index.to_vec(), shape: self.shape().to_vec() })?;
         let mut value = [0.0];
-        self.load_f32(&Row { start, step: 0, width: 1 }, &mut value)?;
+        self.load_f32(&self.host_row(start, 0, 1)?, &mut value)?;
         Ok(value[0])
     }
 
@@ -211,7 +228,7 @@ impl StridedView {
     /// Copies the stored elements out, row-major and contiguous.
     ///
     /// # Errors
-    /// [`AccessError`] when `out` is not [`Self::size_in_bytes`] long.
+    /// [`AccessError`] when `out` is not [`Self::size_in_bytes`] long, or the memory is a device's.
     pub fn read_bytes(&self, out: &mut [u8]) -> Result<(), AccessError> {
         if out.len() != self.size_in_bytes() {
             return Err(AccessError::Width { found: out.len(), expected: self.size_in_bytes() });
@@ -224,33 +241,30 @@ impl StridedView {
                 // `size` bytes of a slice that is ours alone.
                 unsafe { target.as_mut_ptr().copy_from_nonoverlapping(row.at(position), size) }
             }
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Reads every element, row-major, widened to float32 (float64 is rounded).
     ///
     /// # Errors
-    /// [`AccessError`] when `out` is not [`Self::elements`] long, or the tensor holds no floats.
+    /// [`AccessError`] when `out` is not [`Self::elements`] long, the tensor holds no floats, or its memory is a
+    /// device's.
     pub fn read_f32(&self, out: &mut [f32]) -> Result<(), AccessError> {
         if out.len() != self.elements() {
             return Err(AccessError::Width { found: out.len(), expected: self.elements() });
         }
         let mut rest = out;
-        let mut outcome = Ok(());
         self.each_row(&mut |row| {
             let (target, after) = std::mem::take(&mut rest).split_at_mut(row.width);
             rest = after;
-            if outcome.is_ok() {
-                outcome = self.load_f32(&row, target);
-            }
-        });
-        outcome
+            self.load_f32(&row, target)
+        })
     }
 
-    /// One element as a number of Python's kinds, or `None` when there is no such index.
+    /// One element as a number of Python's kinds, or `None` when there is no such index in host memory.
     pub fn scalar(&self, index: &[usize]) -> Option<Scalar> {
-        let row = Row { start: self.address(index)?, step: 0, width: 1 };
+        let row = self.host_row(self.address(index)?, 0, 1).ok()?;
         let mut scalar = None;
         macro_rules! load {
             ($stored:ty) => {
@@ -267,17 +281,21 @@ impl StridedView {
         scalar
     }
 
-    /// Calls `visit` with every row in row-major order; a scalar counts as one row of one element.
-    fn each_row(&self, visit: &mut impl FnMut(Row)) {
+    /// Calls `visit` with every row in row-major order, up to its first error; a scalar counts as one row of one
+    /// element.
+    fn each_row(&self, visit: &mut impl FnMut(Row) -> Result<(), AccessError>) -> Result<(), AccessError> {
         if self.elements() == 0 {
-            return;
+            return Ok(());
         }
-        let outer = &self.shape()[..self.shape().len().saturating_sub(1)];
+        let Some((_, outer)) = self.shape().split_last() else {
+            return visit(self.host_row(self.data(), 0, 1)?);
+        };
         let mut index = vec![0_usize; outer.len()];
         loop {
-            // Every index of the walk is in range; a scalar has no row.
-            visit(self.row(&index).unwrap_or(Row { start: self.data(), step: 0, width: 1 }));
-            let Some(turn) = (0..outer.len()).rev().find(|&at| index[at] + 1 < outer[at]) else { return };
+            visit(self.row(&index)?)?;
+            let Some(turn) = (0..outer.len()).rev().find(|&at| index[at] + 1 < outer[at]) else {
+                return Ok(());
+            };
             index[turn] += 1;
             index[turn + 1..].fill(0);
         }

@@ -4,6 +4,12 @@ use std::fmt;
 
 use super::abi::RawDevice;
 
+/// `kDLCPU`, `kDLCUDA`, `kDLCUDAHost` and `kDLCUDAManaged` of `DLDeviceType`.
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
 /// A device: its kind and its index among devices of that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -13,7 +19,12 @@ pub struct Device {
 
 impl Device {
     /// Host memory.
-    pub const CPU: Self = Self { kind: 1, index: 0 };
+    pub const CPU: Self = Self { kind: CPU, index: 0 };
+
+    /// The memory of a CUDA device.
+    pub const fn cuda(index: i32) -> Self {
+        Self { kind: CUDA, index }
+    }
 
     /// The device that `__dlpack_device__` or a `DLTensor` names.
     pub const fn new(kind: i32, index: i32) -> Self {
@@ -25,16 +36,37 @@ impl Device {
         RawDevice { kind: self.kind, index: self.index }
     }
 
-    /// Whether the CPU executor can read and write it. Pinned memory is left to the executor that pinned it.
-    pub const fn is_cpu(self) -> bool {
-        self.kind == Self::CPU.kind
+    /// Its index among devices of its kind. Pinned and managed memory have index 0, wherever they were made.
+    pub const fn index(self) -> i32 {
+        self.index
+    }
+
+    /// Whether the host may read and write the memory: ordinary memory, and what CUDA has pinned.
+    pub const fn is_host(self) -> bool {
+        matches!(self.kind, CPU | CUDA_HOST)
+    }
+
+    /// Whether it is host memory that CUDA has pinned, and so a device may copy from and to without a stop.
+    pub const fn is_pinned(self) -> bool {
+        self.kind == CUDA_HOST
+    }
+
+    /// Whether kernels work in the memory and the host does not: a CUDA device's own, or managed memory, which the
+    /// host could only touch while the device is idle. Work on it is ordered on streams.
+    pub const fn is_cuda(self) -> bool {
+        matches!(self.kind, CUDA | CUDA_MANAGED)
+    }
+
+    /// Whether kernels of device `index` may work in the memory without a copy.
+    pub const fn is_on_cuda(self, index: i32) -> bool {
+        self.kind == CUDA_MANAGED || self.kind == CUDA && self.index == index
     }
 
     const fn kind_name(self) -> Option<&'static str> {
         Some(match self.kind {
-            1 => "cpu",
-            2 => "cuda",
-            3 => "cuda_host",
+            CPU => "cpu",
+            CUDA => "cuda",
+            CUDA_HOST => "cuda_host",
             4 => "opencl",
             7 => "vulkan",
             8 => "metal",
@@ -42,7 +74,7 @@ impl Device {
             10 => "rocm",
             11 => "rocm_host",
             12 => "extension",
-            13 => "cuda_managed",
+            CUDA_MANAGED => "cuda_managed",
             14 => "oneapi",
             15 => "webgpu",
             16 => "hexagon",
@@ -56,7 +88,7 @@ impl Device {
 impl fmt::Display for Device {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind_name() {
-            Some(name) if self.is_cpu() => formatter.write_str(name),
+            Some(name) if self.kind == CPU => formatter.write_str(name),
             Some(name) => write!(formatter, "{name}:{}", self.index),
             None => write!(formatter, "DLPack device type {}:{}", self.kind, self.index),
         }

@@ -1,9 +1,10 @@
-//! Shape and type checks of arguments, with messages that name the tensor, what was found and what was expected.
+//! Checks of place, shape and type of arguments, with messages that name the tensor, what was found and what was expected.
 
 use std::fmt;
 
 use overtone_core::tensor::FloatType;
 
+use super::device::Device;
 use super::element::ElementType;
 use super::import::ImportedTensor;
 use crate::errors::Raised;
@@ -41,6 +42,62 @@ impl fmt::Display for Expect {
             Self::AtLeast(least) => write!(formatter, "{least} or more"),
         }
     }
+}
+
+/// Where a tensor has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In memory that the host works in.
+    Host,
+    /// In memory that kernels of this CUDA device work in.
+    Cuda(i32),
+    /// There, or in host memory that CUDA has pinned.
+    CudaOrPinned(i32),
+    /// There, or in any host memory.
+    CudaOrHost(i32),
+    /// In host memory, or in CUDA memory of any device.
+    HostOrAnyCuda,
+}
+
+impl Place {
+    /// Whether `device` is such a place.
+    pub const fn admits(self, device: Device) -> bool {
+        match self {
+            Self::Host => device.is_host(),
+            Self::Cuda(index) => device.is_on_cuda(index),
+            Self::CudaOrPinned(index) => device.is_on_cuda(index) || device.is_pinned(),
+            Self::CudaOrHost(index) => device.is_on_cuda(index) || device.is_host(),
+            Self::HostOrAnyCuda => device.is_host() || device.is_cuda(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => formatter.write_str("a CPU tensor (the cpu executor works in host memory)"),
+            Self::Cuda(index) => write!(formatter, "a tensor on cuda:{index}"),
+            Self::CudaOrPinned(index) => {
+                write!(formatter, "a tensor on cuda:{index} or in pinned host memory")
+            }
+            Self::CudaOrHost(index) => write!(formatter, "a tensor on cuda:{index} or in host memory"),
+            Self::HostOrAnyCuda => formatter.write_str("a tensor in host or CUDA memory"),
+        }
+    }
+}
+
+/// Checks where a tensor is.
+///
+/// # Errors
+/// An `InputError` such as `talker_last_hidden: on cpu, expected a tensor on cuda:0`.
+pub fn expect_device(tensor: &ImportedTensor, place: Place) -> Result<(), Raised> {
+    // Libraries call memory that they pinned by `cudaHostRegister`, or export by DLPack's C table, plain host memory.
+    let pinned =
+        || matches!(place, Place::CudaOrPinned(_)) && tensor.device().is_host() && tensor.is_pinned();
+    if place.admits(tensor.device()) || pinned() {
+        return Ok(());
+    }
+    Err(tensor.refused(&format!("on {}", tensor.device()), &place.to_string()))
 }
 
 /// Checks a tensor's shape.

@@ -6,9 +6,10 @@
 //! | [`element`] | element types and their names in DLPack, NumPy and overtone |
 //! | [`device`] | where a tensor lives |
 //! | [`view`] | shape, strides and the bytes they cover: the checks every tensor passes |
-//! | [`access`] | reading and writing rows of a strided view |
+//! | [`access`] | reading and writing rows of a strided view in host memory |
+//! | [`exchange`] | the C exchange table of a library's tensors, the fast way in |
 //! | [`import`] | [`ImportedTensor`](import::ImportedTensor): an argument, from whichever protocol it speaks |
-//! | [`expect`] | shape and type checks with messages that name found and expected |
+//! | [`expect`] | checks of place, shape and type with messages that name found and expected |
 //! | [`export`] | capsules that keep their memory alive |
 //!
 //! **Memory shared with Python.** A view covers memory that Python, or another library, may read or write at any
@@ -20,6 +21,7 @@ pub mod abi;
 pub mod access;
 pub mod device;
 pub mod element;
+pub mod exchange;
 pub mod expect;
 pub mod export;
 pub mod import;

@@ -2,9 +2,12 @@
 //!
 //! All size arithmetic of the boundary happens in [`StridedView::new`], once and checked; afterwards an index in
 //! range always leads to an address in range. Whether the memory is really there only its owner can promise.
+//! A view says which device the memory belongs to; only views of host memory can be read or written
+//! ([`super::access`]).
 
 use std::ops::Range;
 
+use super::device::Device;
 use super::element::ElementType;
 
 /// Most dimensions a tensor may have: NumPy's own limit.
@@ -55,6 +58,7 @@ pub enum LayoutError {
 /// beside every clone.
 #[derive(Clone, Debug)]
 pub struct StridedView {
+    device: Device,
     data: *mut u8,
     element: ElementType,
     shape: Box<[usize]>,
@@ -71,6 +75,23 @@ unsafe impl Send for StridedView {}
 unsafe impl Sync for StridedView {}
 
 impl StridedView {
+    /// [`Self::on_device`] in ordinary host memory.
+    ///
+    /// # Errors
+    /// As for [`Self::on_device`].
+    ///
+    /// # Safety
+    /// As for [`Self::on_device`].
+    pub unsafe fn new(
+        data: *mut u8,
+        element: ElementType,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> Result<Self, LayoutError> {
+        // SAFETY: passed on to the caller.
+        unsafe { Self::on_device(Device::CPU, data, element, shape, strides) }
+    }
+
     /// Describes `shape` elements at `data`, `strides` (in elements, any sign) apart; contiguous and row-major when
     /// `strides` is `None`. Strides of dimensions that hold at most one element are ignored.
     ///
@@ -78,9 +99,10 @@ impl StridedView {
     /// [`LayoutError`] when the numbers make no sense together.
     ///
     /// # Safety
-    /// All bytes of [`Self::byte_range`] must be mapped, and stay so for as long as the view or a clone of it is
-    /// used.
-    pub unsafe fn new(
+    /// All bytes of [`Self::byte_range`] must be mapped on the device, and stay so for as long as the view or a clone
+    /// of it is used.
+    pub unsafe fn on_device(
+        device: Device,
         data: *mut u8,
         element: ElementType,
         shape: &[i64],
@@ -112,7 +134,27 @@ impl StridedView {
             return Err(LayoutError::NullData { elements });
         }
         let bytes = covered_bytes(data.addr(), element, &extents, &strides).ok_or_else(too_large)?;
-        Ok(Self { data, element, shape: extents, strides, elements, bytes })
+        Ok(Self { device, data, element, shape: extents, strides, elements, bytes })
+    }
+
+    /// Where the memory is.
+    pub const fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The same elements in host memory that holds a copy of [`Self::byte_range`] from `start` on.
+    ///
+    /// # Safety
+    /// The copy must be as long as the range, and stay mapped for as long as the new view or a clone of it is used.
+    pub unsafe fn moved_to(&self, start: *mut u8) -> Self {
+        let offset = self.data.addr().wrapping_sub(self.bytes.start);
+        let first = start.addr();
+        Self {
+            device: Device::CPU,
+            data: start.wrapping_add(offset),
+            bytes: first..first + self.bytes.len(),
+            ..self.clone()
+        }
     }
 
     /// Address of element [0, …, 0].
@@ -211,7 +253,7 @@ impl StridedView {
         (leading.len() <= self.shape.len()).then(|| self.data.wrapping_offset(offset))
     }
 
-    /// The elements as bytes when they are contiguous, `None` otherwise.
+    /// The elements as bytes when they are contiguous and in host memory, `None` otherwise.
     ///
     /// # Safety
     /// The memory's owner must outlive the slice, and nobody may write the memory while the slice is in use.
@@ -219,9 +261,10 @@ impl StridedView {
         if self.elements == 0 {
             return Some(&[]);
         }
+        let readable = self.device.is_host() && self.is_contiguous();
         // SAFETY: contiguous, so the elements fill `size_in_bytes` bytes from `data`; that they are mapped is
-        // `new`'s condition, that they stay as they are is this function's.
-        self.is_contiguous().then(|| unsafe { std::slice::from_raw_parts(self.data, self.size_in_bytes()) })
+        // `on_device`'s condition, that they stay as they are is this function's.
+        readable.then(|| unsafe { std::slice::from_raw_parts(self.data, self.size_in_bytes()) })
     }
 }
 

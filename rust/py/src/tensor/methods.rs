@@ -14,7 +14,9 @@ use crate::dlpack::expect::bracketed;
 use crate::dlpack::export::export;
 use crate::dlpack::import::ImportedTensor;
 use crate::dlpack::view::StridedView;
+use crate::enter::enter;
 use crate::errors::Raised;
+use crate::streams::{StreamHandle, consumer_stream};
 
 #[pymethods]
 impl Tensor {
@@ -33,10 +35,15 @@ impl Tensor {
         Ok(Self::zeroed(element, &shape)?)
     }
 
-    /// A tensor over the memory of any DLPack producer or NumPy array, without a copy.
+    /// A tensor over the memory of any DLPack producer, NumPy array or CUDA array, without a copy. What fills CUDA
+    /// memory is ordered before the legacy default stream.
     #[staticmethod]
     fn from_dlpack(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self::from_imported(&ImportedTensor::new("tensor", tensor)?))
+        if let Ok(own) = tensor.cast::<Self>() {
+            return Ok(own.get().shared());
+        }
+        let imported = ImportedTensor::on_stream("tensor", tensor, Some(StreamHandle::LEGACY))?;
+        Ok(Self::from_imported(&imported)?)
     }
 
     /// Extents, outermost first.
@@ -57,10 +64,10 @@ impl Tensor {
         self.view.element().name()
     }
 
-    /// Where the memory is: `cpu`.
+    /// Where the memory is: `cpu`, `cuda:0`, or `cuda_host:0` for pinned host memory.
     #[getter]
     fn device(&self) -> String {
-        Device::CPU.to_string()
+        self.view.device().to_string()
     }
 
     /// Number of dimensions.
@@ -95,17 +102,20 @@ impl Tensor {
         format!(
             "overtone.Tensor(shape={shape}, dtype={}, device={}{access})",
             self.view.element(),
-            Device::CPU
+            self.view.device()
         )
     }
 
-    /// The elements as nested lists of Python numbers; a tensor without dimensions gives one number.
-    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        nested(py, &self.view, &mut Vec::with_capacity(self.view.shape().len()))
+    /// The elements as nested lists of Python numbers; a tensor without dimensions gives one number. Waits for the
+    /// work that fills them.
+    fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let host = on_host(slf)?;
+        let view = host.get().view();
+        nested(slf.py(), view, &mut Vec::with_capacity(view.shape().len()))
     }
 
-    /// The elements as a NumPy array that shares the tensor's memory; bfloat16, which NumPy lacks, is widened into
-    /// a fresh float32 array.
+    /// The elements as a NumPy array that shares the tensor's memory. Memory of a CUDA device is copied, after the
+    /// work that fills it; bfloat16, which NumPy lacks, is widened into a fresh float32 array.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         array(slf)
     }
@@ -118,7 +128,18 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let widened = slf.get().view.element() == ElementType::BFloat16;
+        let view = slf.get().view();
+        let fresh = view.element() == ElementType::BFloat16 || !view.device().is_host();
+        let refused = || {
+            PyValueError::new_err(format!(
+                "a {} tensor on {} cannot become this array without a copy",
+                view.element(),
+                view.device()
+            ))
+        };
+        if fresh && copy == Some(false) {
+            return Err(refused());
+        }
         let array = array(slf)?;
         let converts = match dtype {
             Some(dtype) => {
@@ -128,43 +149,64 @@ impl Tensor {
             None => false,
         };
         match (dtype, copy) {
-            (_, Some(false)) if widened || converts => Err(PyValueError::new_err(format!(
-                "a {} tensor cannot become this array without a copy",
-                slf.get().dtype()
-            ))),
+            (_, Some(false)) if converts => Err(refused()),
             (Some(dtype), _) if converts => array.call_method1(intern!(py, "astype"), (dtype,)),
-            (_, Some(true)) if !widened => array.call_method0(intern!(py, "copy")),
+            (_, Some(true)) if !fresh => array.call_method0(intern!(py, "copy")),
             _ => Ok(array),
         }
     }
 
-    /// NumPy's array interface, by which arrays share the memory; NumPy has no bfloat16.
+    /// NumPy's array interface, by which arrays share the memory; NumPy has no bfloat16, and no CUDA memory.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let element = self.view.element();
-        let type_string = element
-            .type_string()
-            .ok_or_else(|| PyAttributeError::new_err(format!("NumPy has no {element}: use .numpy()")))?;
-        let size = element.size() as i64;
-        let byte_strides = self.view.strides().iter().map(|stride| stride.wrapping_mul(size));
-        let interface = PyDict::new(py);
-        interface.set_item("version", 3)?;
-        interface.set_item("typestr", type_string)?;
-        interface.set_item("shape", PyTuple::new(py, self.view.shape())?)?;
-        interface.set_item("strides", PyTuple::new(py, byte_strides.collect::<Vec<_>>())?)?;
-        interface.set_item("data", (self.view.data().expose_provenance(), self.read_only))?;
+        let device = self.view.device();
+        if !device.is_host() {
+            return Err(PyAttributeError::new_err(format!("NumPy has no memory on {device}: use .numpy()")));
+        }
+        if let Some(producer) = &self.producer {
+            enter(py, || producer.wait())?;
+        }
+        let interface = self.interface(py, "NumPy")?;
+        interface.set_item("strides", self.byte_strides(py)?)?;
+        Ok(interface)
+    }
+
+    /// The CUDA array interface, for a tensor in CUDA memory, by which arrays share it. Its consumer waits for the
+    /// legacy default stream, which waits for the work that fills the memory. The interface has no bfloat16.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let device = self.view.device();
+        if !device.is_cuda() {
+            return Err(PyAttributeError::new_err(format!("the memory is on {device}, not in CUDA memory")));
+        }
+        let interface = self.interface(py, "the CUDA array interface")?;
+        let strides = if self.view.is_contiguous() { None } else { Some(self.byte_strides(py)?) };
+        interface.set_item("strides", strides)?;
+        let stream = match &self.producer {
+            Some(producer) => {
+                producer.order_before(StreamHandle::LEGACY)?;
+                Some(StreamHandle::LEGACY.number())
+            }
+            None => None,
+        };
+        interface.set_item("stream", stream)?;
         Ok(interface)
     }
 
     /// (device type, device index), as DLPack numbers them.
     fn __dlpack_device__(&self) -> (i32, i32) {
-        let device = Device::CPU.raw();
+        let device = self.view.device().raw();
         (device.kind, device.index)
     }
 
     /// A DLPack capsule that shares the tensor's memory and keeps it alive: the versioned form when the consumer's
     /// `max_version` is at least (1, 0), else the legacy one, which cannot say read-only and is refused for such
-    /// tensors. `copy=True` makes a fresh, writable copy.
+    /// tensors.
+    ///
+    /// In host memory, `copy=True` makes a fresh, writable copy. In CUDA memory, the consumer's `stream` is made to
+    /// wait for the work that fills the tensor: None or 1 is the legacy default stream, 2 the thread's, -1 asks for
+    /// no ordering, any other number is a handle. `dl_device=(1, 0)` copies to the host; copies on the device are the
+    /// consumer's to make.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
@@ -174,51 +216,118 @@ impl Tensor {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let here = self.view.device();
+        let wanted = dl_device.map_or(here, |(kind, index)| Device::new(kind, index));
+        let versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        if here.is_cuda() {
+            let stream = consumer_stream(stream)?;
+            if wanted == Device::CPU && copy != Some(false) {
+                let copied = enter(py, || self.to_host())?;
+                return copied.capsule(py, wanted, versioned, FLAG_IS_COPIED);
+            }
+            self.refuse_export(wanted == here, wanted, versioned)?;
+            if copy == Some(true) {
+                return Err(PyBufferError::new_err(format!(
+                    "a copy on {here} is the consumer's to make: export without copy=True"
+                )));
+            }
+            if let (Some(stream), Some(producer)) = (stream, &self.producer) {
+                producer.order_before(stream)?;
+            }
+            return self.capsule(py, wanted, versioned, self.flags());
+        }
         if let Some(stream) = stream {
             return Err(PyBufferError::new_err(format!(
-                "stream {stream}: a tensor on the CPU has no stream"
+                "stream {stream}: a tensor in host memory has no stream"
             )));
         }
-        if let Some((kind, index)) = dl_device
-            && (kind, index) != self.__dlpack_device__()
-        {
-            let wanted = Device::new(kind, index);
+        if let Some(producer) = &self.producer {
+            enter(py, || producer.wait())?;
+        }
+        // Pinned memory is the host's, to whoever wants it as such.
+        let reachable = wanted == here || wanted == Device::CPU;
+        if copy == Some(true) && reachable {
+            return self.copied()?.capsule(py, Device::CPU, versioned, FLAG_IS_COPIED);
+        }
+        self.refuse_export(reachable, wanted, versioned)?;
+        self.capsule(py, wanted, versioned, self.flags())
+    }
+}
+
+impl Tensor {
+    /// A `BufferError` for an export that would need a copy to another device, or could not say what it must.
+    fn refuse_export(&self, reachable: bool, wanted: Device, versioned: bool) -> PyResult<()> {
+        if !reachable {
+            let here = self.view.device();
             return Err(PyBufferError::new_err(format!(
-                "a tensor on the CPU cannot be exported to {wanted}"
+                "a tensor on {here} cannot be exported to {wanted} as it is"
             )));
-        }
-        let versioned = max_version.is_some_and(|(major, _)| major >= 1);
-        if copy == Some(true) {
-            let copied = self.copied()?;
-            return copied.capsule(py, versioned, FLAG_IS_COPIED);
         }
         if self.read_only && !versioned {
             return Err(PyBufferError::new_err(
                 "the tensor is read-only, which only DLPack 1.0 can say: pass max_version=(1, 0), or copy=True",
             ));
         }
-        self.capsule(py, versioned, if self.read_only { FLAG_READ_ONLY } else { 0 })
+        Ok(())
+    }
+
+    const fn flags(&self) -> u64 {
+        if self.read_only { FLAG_READ_ONLY } else { 0 }
+    }
+
+    fn capsule<'py>(
+        &self,
+        py: Python<'py>,
+        device: Device,
+        versioned: bool,
+        flags: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if versioned {
+            export::<VersionedManaged>(py, &self.view, device, self.owner(), flags)
+        } else {
+            export::<LegacyManaged>(py, &self.view, device, self.owner(), flags)
+        }
+    }
+
+    /// What NumPy's and CUDA's array interfaces have in common; strides differ.
+    fn interface<'py>(&self, py: Python<'py>, whose: &str) -> PyResult<Bound<'py, PyDict>> {
+        let element = self.view.element();
+        let type_string = element.type_string().ok_or_else(|| {
+            PyAttributeError::new_err(format!("{whose} has no {element}: use DLPack or .numpy()"))
+        })?;
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", type_string)?;
+        interface.set_item("shape", PyTuple::new(py, self.view.shape())?)?;
+        interface.set_item("data", (self.view.data().expose_provenance(), self.read_only))?;
+        Ok(interface)
+    }
+
+    fn byte_strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let size = self.view.element().size() as i64;
+        let strides: Vec<_> = self.view.strides().iter().map(|stride| stride.wrapping_mul(size)).collect();
+        PyTuple::new(py, strides)
     }
 }
 
-impl Tensor {
-    fn capsule<'py>(&self, py: Python<'py>, versioned: bool, flags: u64) -> PyResult<Bound<'py, PyAny>> {
-        if versioned {
-            export::<VersionedManaged>(py, &self.view, Device::CPU, self.owner(), flags)
-        } else {
-            export::<LegacyManaged>(py, &self.view, Device::CPU, self.owner(), flags)
-        }
+/// The tensor, if the host can read its elements already, else another over them ([`Tensor::to_host`]).
+fn on_host<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, Tensor>> {
+    let (py, here) = (tensor.py(), tensor.get());
+    if here.producer.is_none() && here.view.device().is_host() {
+        return Ok(tensor.clone());
     }
+    Bound::new(py, enter(py, || here.to_host())?)
 }
 
 /// The array that NumPy makes of [`Tensor::__array_interface__`]: through it, unlike through DLPack, every version of
 /// NumPy knows whether the memory may be written.
 fn array<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
     let py = tensor.py();
-    let shared = if tensor.get().view.element() == ElementType::BFloat16 {
-        &Bound::new(py, tensor.get().widened()?)?
+    let host = on_host(tensor)?;
+    let shared = if host.get().view.element() == ElementType::BFloat16 {
+        Bound::new(py, host.get().widened()?)?
     } else {
-        tensor
+        host
     };
     py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "asarray"), (shared,))
 }

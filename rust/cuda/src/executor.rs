@@ -1,0 +1,526 @@
+//! [`CudaExecutor`]: a predictor's weights, workspace and graphs on one device.
+//!
+//! A frame is given to a stream and never waited for. What a frame's tensors are, and who keeps them alive, is the caller's.
+
+use std::sync::Arc;
+
+use bytemuck::Zeroable;
+use overtone_core::checkpoint::Checkpoint;
+use overtone_core::spec::ModelSpec;
+use overtone_core::tensor::FloatType;
+
+use crate::arguments::{UPLOAD_WORDS, UploadArguments};
+use crate::driver::{
+    BorrowedStream, Context, DeviceMemory, Driver, DriverError, Entered, Event, LaunchShape, OwnedStream,
+    PinnedMemory, Unavailable, copy_device_to_host, launch, nvtx,
+};
+use crate::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
+use crate::graphs::{FrameGraphs, StreamMachine};
+use crate::kernels::{self, Kernel, Registry};
+use crate::layout::{Address, TableAddresses, WeightAddresses, WorkspaceAddresses};
+use crate::load::{self, Progress, TableProjection, staging_bytes, weight_addresses};
+use crate::machine::Machine;
+use crate::plan::{FramePlan, slots_for};
+use crate::support::{Unsupported, check_architecture, check_shared_memory};
+
+/// How a [`CudaExecutor`] is made.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaOptions {
+    /// The device's ordinal.
+    pub device: usize,
+    /// The working type.
+    pub float_type: FloatType,
+    /// Largest number of rows of one frame.
+    pub max_batch: usize,
+}
+
+/// What goes wrong when an executor is made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    /// CUDA cannot run here.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The driver refused, or the device failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The kernels could not be loaded.
+    #[error("the kernels could not be loaded")]
+    Kernels(#[from] kernels::LoadError),
+    /// The weights could not be loaded.
+    #[error(transparent)]
+    Load(#[from] load::LoadError<DriverError>),
+    /// The architecture asks for what the kernels or the device do not have.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+}
+
+/// The memory that a frame works in.
+#[derive(Debug)]
+enum Arena {
+    Own(DeviceMemory),
+    /// A talker's; whoever lent it keeps it.
+    Lent(Address),
+}
+
+impl Arena {
+    const fn address(&self) -> Address {
+        match self {
+            Self::Own(memory) => memory.address(),
+            Self::Lent(address) => *address,
+        }
+    }
+}
+
+/// The talker's codec table E0 as frames read it.
+#[derive(Clone, Debug)]
+pub struct CodeZeroTable {
+    /// E0 [V0, Ht].
+    pub raw: TensorReference,
+    /// P(E0) [V0, H]; E0 itself without a projection.
+    pub projected: TensorReference,
+    /// Memory of the second, when it is nobody else's.
+    _memory: Option<Arc<DeviceMemory>>,
+}
+
+/// What the device has been given, and by whom.
+#[derive(Debug, Default)]
+struct Queue {
+    /// The frame block that the device holds; `None` when somebody else may have written it.
+    block: Option<Vec<u8>>,
+    /// The last frame's stream, and what marks its end.
+    last: Option<(u64, Arc<Event>)>,
+    /// Whether a frame was recorded into a caller's graph, whose launches nobody announces.
+    recorded: bool,
+    bytes: Vec<u8>,
+}
+
+/// How a frame was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It runs.
+    Launched,
+    /// It was recorded into the capture that its stream is under.
+    Recorded,
+}
+
+/// A predictor on one device. Frames run one after another, in the order they were launched, whatever their streams.
+#[derive(Debug)]
+pub struct CudaExecutor {
+    spec: ModelSpec,
+    float_type: FloatType,
+    max_batch: usize,
+    weights: WeightAddresses,
+    weights_memory: Arc<DeviceMemory>,
+    /// The frame block and, behind it, the counters: what outlives a frame.
+    persistent: DeviceMemory,
+    counters_copy: PinnedMemory,
+    code_zero_table: Option<CodeZeroTable>,
+    arena: Arena,
+    graphs: FrameGraphs,
+    registry: Registry,
+    stream: OwnedStream,
+    queue: Queue,
+    context: Arc<Context>,
+}
+
+impl CudaExecutor {
+    /// Loads a checkpoint onto a device, and records the graphs.
+    ///
+    /// # Errors
+    /// [`CudaError`].
+    pub fn load(
+        checkpoint: &Checkpoint<'_>,
+        options: CudaOptions,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self, CudaError> {
+        let _range = nvtx::range(c"overtone load");
+        let spec = checkpoint.spec().clone();
+        let CudaOptions { device, float_type, max_batch } = options;
+        check_architecture(&spec)?;
+        let driver = Driver::get()?;
+        let device = driver.device(device)?;
+        let context = Context::retain(driver, device)?;
+        let entered = context.enter()?;
+        let weight_bytes = weight_addresses(checkpoint, float_type, 0).bytes;
+        let shared = plan_of(&spec, float_type, &weight_addresses(checkpoint, float_type, 0), max_batch)
+            .most_shared_bytes();
+        check_shared_memory(shared, device.properties().shared_memory_per_block_bytes)?;
+
+        let registry = Registry::load(&entered)?;
+        for kernel in Kernel::ALL {
+            registry.allow_shared_bytes(&entered, *kernel, shared)?;
+        }
+        let stream = OwnedStream::create(&entered)?;
+        let weights_memory = zeroed(&entered, &stream, weight_bytes)?;
+        let weights = weight_addresses(checkpoint, float_type, weights_memory.address());
+        {
+            let staging = zeroed(&entered, &stream, staging_bytes(checkpoint, float_type))?;
+            let mut machine = StreamMachine { entered: &entered, stream: &stream, registry: &registry };
+            // SAFETY: the weights' memory was just made for them and zeroed, and so was the staging memory.
+            unsafe {
+                load::load(&mut machine, checkpoint, float_type, &weights, staging.address(), progress)
+            }?;
+            stream.synchronize(&entered)?;
+        }
+        let persistent = zeroed(&entered, &stream, persistent_bytes(max_batch))?;
+        let arena = zeroed(&entered, &stream, context_bytes(&spec, float_type, max_batch))?;
+        let counters_copy = PinnedMemory::allocate(&entered, size_of::<FrameCounters>())?;
+        let code_zero_table = weights.code_zero_table.map(|table| loaded_code_zero_table(&table, &spec));
+        let loaded = Loaded { spec: &spec, float_type, weights: &weights, max_batch };
+        // SAFETY: the graphs are dropped with the weights and the persistent memory, and made anew before the arena goes.
+        let graphs =
+            unsafe { loaded.capture(&entered, &stream, &registry, arena.address(), persistent.address()) }?;
+        drop(entered);
+        Ok(Self {
+            spec,
+            float_type,
+            max_batch,
+            weights,
+            weights_memory: Arc::new(weights_memory),
+            persistent,
+            counters_copy,
+            code_zero_table,
+            arena: Arena::Own(arena),
+            graphs,
+            registry,
+            stream,
+            queue: Queue::default(),
+            context,
+        })
+    }
+
+    /// The architecture.
+    pub const fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// The context that everything lives in.
+    pub const fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// `E[layer]` [V, Ht] and what owns its memory; `None` when there is no such layer.
+    pub fn codec_table(&self, layer: usize) -> Option<(TableAddresses, Arc<DeviceMemory>)> {
+        let table = self.weights.tables.get(layer)?;
+        Some((*table, Arc::clone(&self.weights_memory)))
+    }
+
+    /// E0 of the checkpoint, when it has one.
+    pub const fn code_zero_table(&self) -> Option<&CodeZeroTable> {
+        self.code_zero_table.as_ref()
+    }
+
+    /// Bytes of device memory that are held: (weights and tables, workspace of our own, all else).
+    pub fn held_bytes(&self) -> (u64, u64, u64) {
+        let arena = match &self.arena {
+            Arena::Own(memory) => memory.bytes() as u64,
+            Arena::Lent(_) => 0,
+        };
+        (self.weights.bytes, arena, self.persistent.bytes() as u64)
+    }
+
+    /// Makes a talker's table usable: [rows, Ht], contiguous, at `address` on this device. Waits until it is.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// The table stays at its address for as long as frames read it.
+    pub unsafe fn lend_code_zero_table(
+        &mut self,
+        address: Address,
+        float_type: FloatType,
+        rows: usize,
+    ) -> Result<CodeZeroTable, CudaError> {
+        let (width, hidden) = (self.spec.talker_hidden_size as i64, self.spec.hidden_size);
+        let raw = TensorReference::new(address, float_type.into(), &[width, 1], rows);
+        if !self.spec.projected {
+            return Ok(CodeZeroTable { raw, projected: raw, _memory: None });
+        }
+        let entered = self.context.enter()?;
+        let projection =
+            TableProjection { spec: &self.spec, float_type: self.float_type, weights: &self.weights };
+        let memory = DeviceMemory::allocate(&entered, rows * hidden * self.float_type.size())?;
+        let (activations, products) = projection.scratch_bytes();
+        let scratch = DeviceMemory::allocate(&entered, (activations + products) as usize)?;
+        let table = TableAddresses {
+            raw: address,
+            float_type,
+            projected: memory.address(),
+            projected_type: self.float_type,
+        };
+        let mut machine = StreamMachine { entered: &entered, stream: &self.stream, registry: &self.registry };
+        let (activations_at, products_at) = (scratch.address(), scratch.address() + activations);
+        for work in projection.launches(&table, rows, activations_at, products_at) {
+            // SAFETY: the caller speaks for the table; the other addresses are of memory that was just made for them.
+            unsafe { machine.run(&work) }?;
+        }
+        self.stream.synchronize(&entered)?;
+        let projected =
+            TensorReference::new(memory.address(), self.float_type.into(), &[hidden as i64, 1], rows);
+        Ok(CodeZeroTable { raw, projected, _memory: Some(Arc::new(memory)) })
+    }
+
+    /// Bytes of the arena that a frame works in.
+    pub fn required_context_bytes(&self) -> u64 {
+        context_bytes(&self.spec, self.float_type, self.max_batch)
+    }
+
+    /// Works at `address` from the next frame on, or in memory of our own; the graphs are recorded anew.
+    ///
+    /// # Errors
+    /// The driver's; the arena in use stays.
+    ///
+    /// # Safety
+    /// [`required_context_bytes`](Self::required_context_bytes) from the address on are this executor's during frames, until
+    /// the arena is set again or the executor is dropped and its last frame has completed.
+    pub unsafe fn set_context_memory(&mut self, address: Option<Address>) -> Result<(), CudaError> {
+        let entered = self.context.enter()?;
+        if let Some((_, last)) = &self.queue.last {
+            last.synchronize(&entered)?;
+        }
+        let arena = match address {
+            Some(address) => Arena::Lent(address),
+            None => Arena::Own(zeroed(&entered, &self.stream, self.required_context_bytes())?),
+        };
+        // SAFETY: as in `load`; a lent arena is the caller's word.
+        let graphs = unsafe {
+            self.loaded().capture(
+                &entered,
+                &self.stream,
+                &self.registry,
+                arena.address(),
+                self.persistent.address(),
+            )
+        }?;
+        self.graphs = graphs;
+        self.arena = arena;
+        Ok(())
+    }
+
+    /// Records the graphs again.
+    ///
+    /// # Errors
+    /// The driver's; the graphs in use stay.
+    pub fn capture_graphs(&mut self) -> Result<(), CudaError> {
+        let entered = self.context.enter()?;
+        // SAFETY: as in `load`.
+        self.graphs = unsafe {
+            self.loaded().capture(
+                &entered,
+                &self.stream,
+                &self.registry,
+                self.arena.address(),
+                self.persistent.address(),
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Gives a frame to a stream: one graph launch, after a small kernel that brings the frame block if the device holds
+    /// another. On a stream under capture, all of the frame's kernels are recorded instead. `done` marks its end, unless it
+    /// was recorded.
+    ///
+    /// # Errors
+    /// The driver's; the frame is lost then, and the next is sound.
+    ///
+    /// # Panics
+    /// When the frame has no rows, or more than `max_batch`.
+    ///
+    /// # Safety
+    /// The tensors in `frame` stay where they are until it has completed, or for as long as the recorded graph is launched.
+    /// The stream is of this executor's context.
+    pub unsafe fn launch(
+        &mut self,
+        frame: &FrameBlock,
+        stream: &BorrowedStream,
+        done: &Arc<Event>,
+    ) -> Result<Taken, CudaError> {
+        let batch = frame.rows.len();
+        assert!((1..=self.max_batch).contains(&batch), "{batch} rows, expected 1 to {}", self.max_batch);
+        let context = Arc::clone(&self.context);
+        let entered = context.enter()?;
+        if stream.is_capturing(&entered)? {
+            // SAFETY: the caller's condition.
+            unsafe { self.record(&entered, frame, stream) }?;
+            return Ok(Taken::Recorded);
+        }
+        let _range = nvtx::range(c"overtone frame");
+        let changed = self.queue.last.as_ref().filter(|(last, _)| *last != stream.address());
+        if let Some((_, last)) = changed {
+            stream.wait_for(&entered, last)?;
+        }
+        let mut bytes = std::mem::take(&mut self.queue.bytes);
+        frame.write_to(&mut bytes);
+        let held = self.queue.block.take();
+        if held.as_deref() != Some(&bytes) {
+            self.upload(&entered, stream, &bytes)?;
+        }
+        // SAFETY: the graph's own addresses live as long as it; those in the frame block are the caller's word.
+        unsafe { self.graphs.for_batch(batch).launch(&entered, stream) }?;
+        self.queue.bytes = held.unwrap_or_default();
+        if !self.queue.recorded {
+            self.queue.block = Some(bytes);
+        }
+        done.record(&entered, stream)?;
+        self.queue.last = Some((stream.address(), Arc::clone(done)));
+        Ok(Taken::Launched)
+    }
+
+    /// Frames counted on the device so far; does not wait for those under way.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn counters(&mut self) -> Result<FrameCounters, CudaError> {
+        let entered = self.context.enter()?;
+        let bytes = size_of::<FrameCounters>();
+        let from = counters_address(&self.persistent);
+        // SAFETY: the counters lie in the persistent memory, the copy has room for them, and both outlive the wait below.
+        unsafe { copy_device_to_host(&entered, &self.stream, self.counters_copy.as_ptr(), from, bytes) }?;
+        self.stream.synchronize(&entered)?;
+        // SAFETY: the only copy into this memory has just completed.
+        Ok(bytemuck::pod_read_unaligned(unsafe { self.counters_copy.as_slice() }))
+    }
+
+    fn loaded(&self) -> Loaded<'_> {
+        Loaded {
+            spec: &self.spec,
+            float_type: self.float_type,
+            weights: &self.weights,
+            max_batch: self.max_batch,
+        }
+    }
+
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    unsafe fn record(
+        &mut self,
+        entered: &Entered<'_>,
+        frame: &FrameBlock,
+        stream: &BorrowedStream,
+    ) -> Result<(), CudaError> {
+        let mut bytes = Vec::new();
+        frame.write_to(&mut bytes);
+        self.upload(entered, stream, &bytes)?;
+        let slots = slots_for(frame.rows.len(), self.max_batch);
+        let plan = self.loaded().plan(self.arena.address(), self.persistent.address(), slots);
+        let mut machine = StreamMachine { entered, stream, registry: &self.registry };
+        for work in plan.launches() {
+            // SAFETY: the executor's own addresses live as long as it; the rest is the caller's word.
+            unsafe { machine.run(&work) }?;
+        }
+        self.queue.block = None;
+        self.queue.recorded = true;
+        Ok(())
+    }
+
+    fn upload(
+        &self,
+        entered: &Entered<'_>,
+        stream: &BorrowedStream,
+        bytes: &[u8],
+    ) -> Result<(), DriverError> {
+        let mut target = self.persistent.address();
+        for part in bytes.chunks(UPLOAD_WORDS * size_of::<u32>()) {
+            let mut arguments = UploadArguments::zeroed();
+            arguments.target = target;
+            arguments.word_count = (part.len() / size_of::<u32>()) as u32;
+            bytemuck::cast_slice_mut(&mut arguments.words)[..part.len()].copy_from_slice(part);
+            let shape = LaunchShape { grid: [1, 1, 1], block: 256, shared_bytes: 0, programmatic: false };
+            let function = self.registry.function(Kernel::Upload);
+            // SAFETY: the target lies in the persistent memory, which is made for the block of the largest batch.
+            unsafe { launch(entered, stream, function, &shape, bytemuck::bytes_of(&arguments)) }?;
+            target += part.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CudaExecutor {
+    fn drop(&mut self) {
+        // Memory goes back to the driver, which waits for the device; graphs may go while they run.
+        if let (Ok(entered), Some((_, last))) = (self.context.enter(), self.queue.last.take()) {
+            drop(last.synchronize(&entered));
+        }
+    }
+}
+
+/// What plans are made from.
+#[derive(Clone, Copy)]
+struct Loaded<'a> {
+    spec: &'a ModelSpec,
+    float_type: FloatType,
+    weights: &'a WeightAddresses,
+    max_batch: usize,
+}
+
+impl<'a> Loaded<'a> {
+    fn plan(self, arena: Address, persistent: Address, slots: usize) -> FramePlan<'a> {
+        FramePlan {
+            workspace: WorkspaceAddresses::new(self.spec, self.float_type, self.max_batch, arena),
+            frame: persistent,
+            counters: persistent + block_bytes(self.max_batch) as u64,
+            slots,
+            ..plan_of(self.spec, self.float_type, self.weights, self.max_batch)
+        }
+    }
+
+    /// # Safety
+    /// As for [`FrameGraphs::capture`].
+    unsafe fn capture(
+        self,
+        entered: &Entered<'_>,
+        stream: &OwnedStream,
+        registry: &Registry,
+        arena: Address,
+        persistent: Address,
+    ) -> Result<FrameGraphs, DriverError> {
+        let _range = nvtx::range(c"overtone capture");
+        let plan = |slots| self.plan(arena, persistent, slots);
+        // SAFETY: the caller's condition.
+        unsafe { FrameGraphs::capture(entered, stream, registry, self.max_batch, plan) }
+    }
+}
+
+/// A plan without addresses but the weights'.
+fn plan_of<'a>(
+    spec: &'a ModelSpec,
+    float_type: FloatType,
+    weights: &'a WeightAddresses,
+    slots: usize,
+) -> FramePlan<'a> {
+    let workspace = WorkspaceAddresses::new(spec, float_type, slots, 0);
+    FramePlan { spec, float_type, weights, workspace, frame: 0, counters: 0, slots }
+}
+
+fn loaded_code_zero_table(table: &TableAddresses, spec: &ModelSpec) -> CodeZeroTable {
+    let rows = spec.code_zero_size.unwrap_or(0);
+    let widths = [spec.talker_hidden_size as i64, spec.hidden_size as i64];
+    CodeZeroTable {
+        raw: TensorReference::new(table.raw, table.float_type.into(), &[widths[0], 1], rows),
+        projected: TensorReference::new(table.projected, table.projected_type.into(), &[widths[1], 1], rows),
+        _memory: None,
+    }
+}
+
+/// Bytes of the arena of frames of up to `max_batch` rows.
+pub fn context_bytes(spec: &ModelSpec, float_type: FloatType, max_batch: usize) -> u64 {
+    WorkspaceAddresses::new(spec, float_type, max_batch, 0).bytes
+}
+
+/// Bytes of the frame block and the counters.
+const fn persistent_bytes(max_batch: usize) -> u64 {
+    (block_bytes(max_batch) + size_of::<FrameCounters>()) as u64
+}
+
+fn counters_address(persistent: &DeviceMemory) -> Address {
+    persistent.address() + (persistent.bytes() - size_of::<FrameCounters>()) as u64
+}
+
+/// Memory of zeros, once the stream has come so far.
+fn zeroed(entered: &Entered<'_>, stream: &BorrowedStream, bytes: u64) -> Result<DeviceMemory, DriverError> {
+    let mut memory = DeviceMemory::allocate(entered, bytes as usize)?;
+    memory.fill(entered, stream, 0, bytes as usize, 0)?;
+    stream.synchronize(entered)?;
+    Ok(memory)
+}
