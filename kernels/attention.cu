@@ -25,7 +25,7 @@ struct AttentionArguments {
     uint64_t attended; // activations of T, `pairs` wide, inputs Nq * D
     uint32_t query_heads;
     uint32_t key_value_heads;
-    uint32_t head_size; // a multiple of 8
+    uint32_t head_size; // a multiple of 8, at most 128
     uint32_t positions; // slots of a head
     uint32_t first_position; // of the first row
     uint32_t rows; // of each stream, at consecutive positions
@@ -36,7 +36,11 @@ struct AttentionArguments {
 };
 
 /// Elements by which a key or value row is longer in shared memory: rows then start in different banks.
-CONSTANT int ROW_PADDING = 4;
+CONSTANT int ROW_PADDING = 8;
+/// The largest head.
+CONSTANT int MOST_HEAD_SIZE = 128;
+/// Elements of a head that a lane holds: lane, lane + 32, ...
+CONSTANT int LANE_VALUES = MOST_HEAD_SIZE / WARP;
 
 /// One block's shared memory, carved: sizes are mirrored in rust/cuda/src/plan.rs.
 struct AttentionShared {
@@ -53,34 +57,20 @@ DEVICE AttentionShared carve(float* memory, const AttentionArguments& arguments)
     return {memory, memory + slots, vectors, vectors + (queries + 1) * arguments.head_size};
 }
 
-/// Normalises a head with one warp: from memory into shared memory.
-DEVICE void normalise_head(const float* head, const float* norm, float* to, const AttentionArguments& arguments) {
-    const int lane = threadIdx.x % WARP, size = arguments.head_size;
-    float squares = 0.0f;
-    for (int index = lane; index < size; index += WARP) squares = fmaf(head[index], head[index], squares);
-    squares = warp_sum(squares);
-    const float scale = 1.0f / sqrtf(squares / static_cast<float>(size) + arguments.epsilon);
-    for (int index = lane; index < size; index += WARP) to[index] = head[index] * scale * norm[index];
-    __syncwarp();
-}
-
-/// Rotates a head in shared memory with one warp: its first half is paired with its second half.
-DEVICE void rotate_head(float* head, int position, const AttentionArguments& arguments) {
-    const int lane = threadIdx.x % WARP, half = arguments.head_size / 2;
-    const float2* const rotary = reinterpret_cast<const float2*>(arguments.rotary) + position * half;
-    for (int index = lane; index < half; index += WARP) {
-        const float2 turn = rotary[index];
-        const float first = head[index], second = head[index + half];
-        head[index] = first * turn.x - second * turn.y;
-        head[index + half] = second * turn.x + first * turn.y;
-    }
-    __syncwarp();
-}
+/// Sixteen bytes of a cache.
+template <typename T> union CachePiece {
+    static constexpr int VALUES = 16 / sizeof(T);
+    uint4 words;
+    T values[VALUES];
+};
 
 template <typename T> struct Attention {
     const AttentionArguments& arguments;
     AttentionShared shared;
     const int warp, lane, size, stride, queries, key_head, stream;
+    // What the warp's head is multiplied with, read ahead of the head.
+    float norm[LANE_VALUES];
+    float2 turns[LANE_VALUES]; // cosine and sine
 
     DEVICE Attention(const AttentionArguments& args, float* memory)
         : arguments(args), shared(carve(memory, args)), warp(threadIdx.x / WARP), lane(threadIdx.x % WARP),
@@ -93,14 +83,76 @@ template <typename T> struct Attention {
         return reinterpret_cast<T*>(cache) + (head * arguments.positions + position) * size;
     }
 
-    /// Reads what earlier steps left.
+    /// Reads what earlier steps left: a warp a slot, half of its lanes for the key and half for the value.
     DEVICE void load_earlier() const {
-        const int elements = arguments.first_position * size;
-        for (int index = threadIdx.x; index < elements; index += blockDim.x) {
-            const int place = index / size * stride + index % size;
-            shared.keys[place] = to_float(slot(arguments.keys, 0)[index]);
-            shared.values[place] = to_float(slot(arguments.values, 0)[index]);
+        using Piece = CachePiece<T>;
+        const int pieces = size / Piece::VALUES, warps = blockDim.x / WARP;
+#pragma unroll 4
+        for (int position = warp; position < static_cast<int>(arguments.first_position); position += warps) {
+            for (int number = lane; number < 2 * pieces; number += WARP) {
+                const bool is_key = number < pieces;
+                const int first = (is_key ? number : number - pieces) * Piece::VALUES;
+                Piece piece;
+                piece.words = *reinterpret_cast<const uint4*>(slot(is_key ? arguments.keys : arguments.values, position) + first);
+                float* const to = (is_key ? shared.keys : shared.values) + position * stride + first;
+#pragma unroll
+                for (int index = 0; index < Piece::VALUES; ++index) to[index] = to_float(piece.values[index]);
+            }
         }
+    }
+
+    /// Reads the constants of a row's heads.
+    DEVICE void load_constants(int row) {
+        if (warp > queries) return;
+        const uint64_t weights = warp < queries ? arguments.query_norm : arguments.key_norm;
+        const int half = size / 2, position = arguments.first_position + row;
+        const float2* const rotary = reinterpret_cast<const float2*>(arguments.rotary) + position * half;
+#pragma unroll
+        for (int index = 0; index < LANE_VALUES; ++index) {
+            const int element = lane + index * WARP;
+            if (element >= size) break;
+            norm[index] = reinterpret_cast<const float*>(weights)[element];
+            turns[index] = rotary[element < half ? element : element - half];
+        }
+    }
+
+    /// Normalises and rotates a head: from memory into shared memory. The first half is paired with the second half.
+    DEVICE void prepare_head(const float* head, float* to) const {
+        float values[LANE_VALUES];
+        float squares = 0.0f;
+#pragma unroll
+        for (int index = 0; index < LANE_VALUES; ++index) {
+            const int element = lane + index * WARP;
+            values[index] = element < size ? head[element] : 0.0f;
+        }
+#pragma unroll
+        for (int index = 0; index < LANE_VALUES; ++index) squares = fmaf(values[index], values[index], squares);
+        squares = warp_sum(squares);
+        const float scale = 1.0f / sqrtf(squares / static_cast<float>(size) + arguments.epsilon);
+#pragma unroll
+        for (int index = 0; index < LANE_VALUES; ++index) {
+            const int element = lane + index * WARP;
+            if (element >= size) break;
+            values[index] = values[index] * scale * norm[index];
+            to[element] = values[index];
+        }
+        __syncwarp();
+        const int half = size / 2;
+        float rotated[LANE_VALUES];
+#pragma unroll
+        for (int index = 0; index < LANE_VALUES; ++index) {
+            const int element = lane + index * WARP;
+            if (element >= size) break;
+            const float partner = element < half ? -to[element + half] : to[element - half];
+            rotated[index] = values[index] * turns[index].x + partner * turns[index].y;
+        }
+        __syncwarp();
+#pragma unroll
+        for (int index = 0; index < LANE_VALUES; ++index) {
+            const int element = lane + index * WARP;
+            if (element < size) to[element] = rotated[index];
+        }
+        __syncwarp();
     }
 
     /// Takes in one row: each query and the key by a warp of its own, the value by another.
@@ -111,14 +163,10 @@ template <typename T> struct Attention {
         const float* const keys = projected + arguments.query_heads * size;
         const float* const values = keys + arguments.key_value_heads * size;
         if (warp < queries) {
-            float* const query = shared.vectors + warp * size;
-            normalise_head(projected + (key_head * queries + warp) * size,
-                           reinterpret_cast<const float*>(arguments.query_norm), query, arguments);
-            rotate_head(query, position, arguments);
+            prepare_head(projected + (key_head * queries + warp) * size, shared.vectors + warp * size);
         } else if (warp == queries) {
             float* const key = shared.vectors + queries * size;
-            normalise_head(keys + key_head * size, reinterpret_cast<const float*>(arguments.key_norm), key, arguments);
-            rotate_head(key, position, arguments);
+            prepare_head(keys + key_head * size, key);
             store(key, arguments.keys, shared.keys, position);
         } else {
             store(values + key_head * size, arguments.values, shared.values, position);
@@ -139,15 +187,17 @@ template <typename T> struct Attention {
         float largest = -INFINITY;
         for (int first_slot = 0; first_slot <= position; first_slot += WARP / 2) {
             const int slot = first_slot + lane / 2;
-            const float4* const key = reinterpret_cast<const float4*>(shared.keys + slot * stride) + half * quarters;
-            const float4* const own = reinterpret_cast<const float4*>(query) + half * quarters;
+            const float4* const key = reinterpret_cast<const float4*>(shared.keys + slot * stride) + half;
+            const float4* const own = reinterpret_cast<const float4*>(query) + half;
             float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (slot <= position) {
+#pragma unroll 4
                 for (int index = 0; index < quarters; ++index) {
-                    sums.x = fmaf(own[index].x, key[index].x, sums.x);
-                    sums.y = fmaf(own[index].y, key[index].y, sums.y);
-                    sums.z = fmaf(own[index].z, key[index].z, sums.z);
-                    sums.w = fmaf(own[index].w, key[index].w, sums.w);
+                    const float4 left = own[2 * index], right = key[2 * index];
+                    sums.x = fmaf(left.x, right.x, sums.x);
+                    sums.y = fmaf(left.y, right.y, sums.y);
+                    sums.z = fmaf(left.z, right.z, sums.z);
+                    sums.w = fmaf(left.w, right.w, sums.w);
                 }
             }
             float score = (sums.x + sums.y) + (sums.z + sums.w);
@@ -173,23 +223,30 @@ template <typename T> struct Attention {
         float* const weights = shared.weights + warp * arguments.positions;
         weigh(shared.vectors + warp * size, weights, position);
         const int first_input = (key_head * queries + warp) * size;
-        for (int index = 2 * lane; index < size; index += 2 * WARP) {
-            float first = 0.0f, second = 0.0f;
+        T* const attended = reinterpret_cast<T*>(arguments.attended);
+        for (int index = 4 * lane; index < size; index += 4 * WARP) {
+            float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
             for (int slot = 0; slot <= position; ++slot) {
-                const float* const value = shared.values + slot * stride + index;
-                first = fmaf(weights[slot], value[0], first);
-                second = fmaf(weights[slot], value[1], second);
+                const float4 value = *reinterpret_cast<const float4*>(shared.values + slot * stride + index);
+                const float weight = weights[slot];
+                sums.x = fmaf(weight, value.x, sums.x);
+                sums.y = fmaf(weight, value.y, sums.y);
+                sums.z = fmaf(weight, value.z, sums.z);
+                sums.w = fmaf(weight, value.w, sums.w);
             }
-            store_activations<T>(reinterpret_cast<T*>(arguments.attended), arguments.pairs, column, first_input + index,
-                                 first, second);
+            store_activations<T>(attended, arguments.pairs, column, first_input + index, sums.x, sums.y);
+            store_activations<T>(attended, arguments.pairs, column, first_input + index + 2, sums.z, sums.w);
         }
     }
 
-    DEVICE void run() const {
+    DEVICE void run() {
+        load_constants(0);
         load_earlier();
         let_next_kernel_start();
         wait_for_earlier_kernels();
         for (int row = 0; row < static_cast<int>(arguments.rows); ++row) {
+            if (row > 0) load_constants(row);
             take_in(row);
             __syncthreads();
             if (warp < queries) attend(row);

@@ -43,7 +43,7 @@ DEVICE float float_of_row(const TensorReference& tensor, uint32_t row) {
 DEVICE RowState state_of_row(const FrameBlock& frame, uint32_t row) {
     const RowParameters& given = frame.rows[row];
     RowState state = {};
-    state.active = frame.active.address == 0 || integer_of_row(frame.active, row) != 0;
+    state.active = given.inactive == 0 && (frame.active.address == 0 || integer_of_row(frame.active, row) != 0);
     state.temperature = given.temperature;
     state.top_k = given.top_k;
     state.top_p = given.top_p;

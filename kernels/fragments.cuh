@@ -48,13 +48,17 @@ template <typename T> struct TensorCoreFragments {
         return ((static_cast<int64_t>(input / PAIR) * WARP + lane) * 4 + word) * 2 + in_step % 2;
     }
 
+    /// Whether a lane finds its activations in one 16-byte piece, which can be copied to shared memory ahead of its use.
+    static constexpr bool IN_PIECES = true;
+
     /// What a lane needs of a pair of steps of one tile of columns.
     struct Activations {
         uint4 words;
     };
-    static DEVICE Activations load_activations(const T* tile, int pair, int lane, int columns) {
+    /// `pieces` are those of the pair: one for each lane.
+    static DEVICE Activations load_activations(const void* pieces, int lane, int columns) {
         if (lane / 4 >= columns) return {make_uint4(0, 0, 0, 0)};
-        return {reinterpret_cast<const uint4*>(tile)[pair * WARP + lane]};
+        return {static_cast<const uint4*>(pieces)[lane]};
     }
 
     static DEVICE void multiply_step(float (&sums)[SUMS], const WeightFragment& weights, uint32_t low, uint32_t high);
@@ -100,12 +104,14 @@ template <> struct Fragments<float> {
         return (static_cast<int64_t>(input / 4) * TILE_COLUMNS + column % TILE_COLUMNS) * 4 + input % 4;
     }
 
+    static constexpr bool IN_PIECES = false;
+
     struct Activations {
         /// The lane's inputs of the pair, [2 steps][4 lanes][columns][4 inputs].
         const float4* inputs;
     };
-    static DEVICE Activations load_activations(const float* tile, int pair, int lane, int) {
-        return {reinterpret_cast<const float4*>(tile) + (pair * 8 + lane % 4) * TILE_COLUMNS};
+    static DEVICE Activations load_activations(const void* pair, int lane, int) {
+        return {static_cast<const float4*>(pair) + lane % 4 * TILE_COLUMNS};
     }
 
     static DEVICE void multiply(float (&sums)[SUMS], const uint4 (&weights)[WEIGHT_PIECES],

@@ -22,7 +22,7 @@ struct RowParameters {
     float temperature;
     uint32_t top_k;
     float top_p;
-    uint32_t reserved;
+    uint32_t inactive; // not 0: the row is left out
     uint64_t seed;
     uint64_t frame_index;
     int64_t code_zero;

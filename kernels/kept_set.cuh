@@ -1,10 +1,11 @@
 // top_k and top_p: which entries of a row of logits may be drawn, the same ones as rust/core/src/sampling/filter.rs keeps.
 //
-// Entries are ordered by (x descending, index ascending); what is kept is a prefix of that order, so it is described by its
-// last entry. Mass is a 64-bit fixed-point number, exact in any order of summation.
+// Entries are ordered by (x descending, index ascending); what is kept is a prefix of that order. Mass is a 64-bit
+// fixed-point number, exact in any order of summation.
 //
 // Two ways lead to the same prefix. The short one gathers the few entries that can be among the top_k and lets each of them
-// count what is before it. The general one bisects: over the order of x, then over the index of equals.
+// count what is before it. The general one finds the last entry kept by bisection: over the order of x, then over the index
+// of equals.
 
 #pragma once
 
@@ -65,48 +66,58 @@ struct LastKept {
 
 /// What the block's threads share about a row.
 struct SamplingShared {
-    uint64_t parts[2][SAMPLING_WARPS]; // of sums over the block; turns alternate
-    uint64_t candidates[MOST_CANDIDATES]; // rank << 32 | index
+    uint64_t parts[2][SAMPLING_WARPS]; // of reductions over the block; turns alternate
     uint64_t masses[MOST_CANDIDATES];
-    uint32_t best[SAMPLING_THREADS]; // the smallest rank of each thread's entries
+    uint32_t candidate_ranks[MOST_CANDIDATES];
+    uint32_t candidate_indices[MOST_CANDIDATES];
+    uint32_t best[SAMPLING_THREADS]; // the smallest rank of each group of threads
     uint32_t candidate_count;
     uint32_t border;
 };
 
-/// Sums over the block: every thread gets the sum.
-struct BlockSum {
+/// Reductions over the block, one barrier each: every thread gets the result.
+struct BlockReduction {
     uint64_t (&parts)[2][SAMPLING_WARPS];
     int turn;
 
-    DEVICE uint64_t operator()(uint64_t value) {
-        value = warp_sum(value);
-        if (threadIdx.x % 32 == 0) parts[turn][threadIdx.x / 32] = value;
+    template <typename Combine> DEVICE uint64_t combined(uint64_t of_warp, Combine combine) {
+        if (threadIdx.x % 32 == 0) parts[turn][threadIdx.x / 32] = of_warp;
         __syncthreads();
-        uint64_t total = 0;
+        uint64_t result = parts[turn][0];
 #pragma unroll
-        for (int warp = 0; warp < SAMPLING_WARPS; ++warp) total += parts[turn][warp];
+        for (int warp = 1; warp < SAMPLING_WARPS; ++warp) result = combine(result, parts[turn][warp]);
         turn ^= 1;
-        return total;
+        return result;
+    }
+
+    DEVICE uint64_t sum(uint64_t value) {
+        return combined(warp_sum(value), [](uint64_t left, uint64_t right) { return left + right; });
+    }
+
+    DEVICE uint64_t max(uint64_t value) {
+        return combined(warp_max(value), [](uint64_t left, uint64_t right) { return left > right ? left : right; });
     }
 };
 
-/// A row whose entries' ranks lie in shared memory.
+/// A row whose entries' ranks lie in shared memory; at least one is above -infinity.
 struct RankedRow {
     const uint32_t* ranks; // [entries]
     uint32_t entries;
-    uint32_t finite; // entries above -infinity, of which there is at least one
     float largest; // x
     SamplingShared& shared;
-    BlockSum& block_sum;
+    BlockReduction& block;
 
     /// Sum of `value(rank, index)` over all entries.
     template <typename Value> DEVICE uint64_t sum(Value value) const {
         uint64_t total = 0;
         for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) total += value(ranks[index], index);
-        return block_sum(total);
+        return block.sum(total);
     }
 
-    /// The smallest number below `limit` at which `reached` holds; it holds there and everywhere above.
+    // -----------------------------------------------------------------------------------------------------------------
+    // The general way
+
+    /// The smallest number at which `reached` holds, and above which it holds everywhere; `limit` - 1 if there is none below.
     template <typename Reached> static DEVICE uint32_t bisect(uint32_t limit, Reached reached) {
         uint32_t low = 0, high = limit - 1;
         while (low < high) {
@@ -117,10 +128,10 @@ struct RankedRow {
         return low;
     }
 
-    /// The general way.
+    /// The last entry that top_k, then top_p leave.
     DEVICE LastKept bisected(uint32_t top_k, float top_p) const {
         uint32_t border = RANK_OF_NOTHING - 1;
-        if (top_k != 0 && top_k < finite)
+        if (top_k != 0)
             border = bisect(RANK_OF_NOTHING, [&](uint32_t rank) {
                 return sum([&](uint32_t other, uint32_t) { return static_cast<uint64_t>(other <= rank); }) >= top_k;
             });
@@ -137,88 +148,84 @@ struct RankedRow {
         return {rank, bisect(entries, [&](uint32_t index) { return mass_up_to(rank, index) >= threshold; })};
     }
 
-    /// A rank that at least `top_k` entries do not exceed: so many threads have an entry that good.
+    // -----------------------------------------------------------------------------------------------------------------
+    // The short way
+
+    /// Finds a rank that at least `top_k` entries do not exceed, since so many groups of threads have an entry that good.
+    /// Fewer and larger groups make a border nearly as tight, for less work.
     DEVICE void find_generous_border(uint32_t top_k) const {
+        const bool few_groups = top_k <= SAMPLING_THREADS / 4 - 8;
+        const uint32_t groups = few_groups ? SAMPLING_THREADS / 4 : SAMPLING_THREADS;
         uint32_t own = 0xffffffffu;
         for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS)
             own = ranks[index] < own ? ranks[index] : own;
-        shared.best[threadIdx.x] = own;
+        if (few_groups) {
+#pragma unroll
+            for (int distance = 1; distance < 4; distance *= 2) {
+                const uint32_t other = __shfl_xor_sync(ALL_LANES, own, distance);
+                own = other < own ? other : own;
+            }
+            if (threadIdx.x % 4 == 0) shared.best[threadIdx.x / 4] = own;
+        } else {
+            shared.best[threadIdx.x] = own;
+        }
+        shared.candidate_ranks[threadIdx.x] = 0xffffffffu;
         if (threadIdx.x == 0) {
             shared.candidate_count = 0;
             shared.border = RANK_OF_NOTHING - 1;
         }
         __syncthreads();
-        uint32_t before = 0, up_to = 0;
-        const uint4* const best = reinterpret_cast<const uint4*>(shared.best);
-#pragma unroll 8
-        for (int index = 0; index < SAMPLING_THREADS / 4; ++index) {
-            const uint4 others = best[index];
-            before += (others.x < own) + (others.y < own) + (others.z < own) + (others.w < own);
-            up_to += (others.x <= own) + (others.y <= own) + (others.z <= own) + (others.w <= own);
+        if (threadIdx.x < groups) {
+            own = shared.best[threadIdx.x];
+            const uint2 counts = count_ranks(shared.best, groups, own);
+            // Groups with equal entries write the same.
+            if (counts.x < top_k && top_k <= counts.y && own < RANK_OF_NOTHING) shared.border = own;
         }
-        // Threads with equal entries write the same.
-        if (before < top_k && top_k <= up_to && own < RANK_OF_NOTHING) shared.border = own;
         __syncthreads();
     }
 
-    /// Gathers the entries up to the border; their number may exceed what there is room for.
+    /// Of `count` ranks, a multiple of four: how many are below `rank`, and how many do not exceed it.
+    static DEVICE uint2 count_ranks(const uint32_t* values, uint32_t count, uint32_t rank) {
+        uint2 counts = make_uint2(0, 0);
+#pragma unroll 4
+        for (uint32_t index = 0; index < count / 4; ++index) {
+            const uint4 others = reinterpret_cast<const uint4*>(values)[index];
+            counts.x += (others.x < rank) + (others.y < rank) + (others.z < rank) + (others.w < rank);
+            counts.y += (others.x <= rank) + (others.y <= rank) + (others.z <= rank) + (others.w <= rank);
+        }
+        return counts;
+    }
+
+    /// Gathers the entries up to the border, in no order; their number may exceed what there is room for.
     DEVICE uint32_t gather_candidates() const {
         const uint32_t border = shared.border;
         for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) {
             if (ranks[index] > border) continue;
             const uint32_t place = atomicAdd(&shared.candidate_count, 1u);
-            if (place < MOST_CANDIDATES) shared.candidates[place] = static_cast<uint64_t>(ranks[index]) << 32 | index;
+            if (place >= MOST_CANDIDATES) continue;
+            shared.candidate_ranks[place] = ranks[index];
+            shared.candidate_indices[place] = index;
         }
         __syncthreads();
         return shared.candidate_count;
     }
 
-    /// The short way, among `count` candidates; -1 ranks nothing before a thread without one.
-    DEVICE LastKept counted(uint32_t count, uint32_t top_k, float top_p) const {
+    /// Whether this thread's candidate, of `count`, is kept.
+    DEVICE bool keeps_candidate(uint32_t count, uint32_t top_k, float top_p) const {
         const bool mine = threadIdx.x < count;
-        const uint64_t own = mine ? shared.candidates[threadIdx.x] : ~0ull;
-        const uint32_t own_rank = static_cast<uint32_t>(own >> 32);
-        uint32_t larger = 0;
-        for (uint32_t other = 0; other < count; ++other)
-            larger += static_cast<uint32_t>(shared.candidates[other] >> 32) < own_rank;
-        const bool in_top_k = mine && larger < top_k;
-        shared.masses[threadIdx.x] = in_top_k && top_p < 1.0f ? mass_of_rank(own_rank, largest) : 0;
-        if (threadIdx.x == 0) shared.border = 0;
-        const uint64_t total = block_sum(shared.masses[threadIdx.x]); // a barrier: the masses are there
-        bool kept = in_top_k;
-        if (top_p < 1.0f) {
-            const uint64_t threshold = mass_threshold(top_p, total);
-            uint64_t before = 0;
-            for (uint32_t other = 0; other < count; ++other)
-                before += shared.candidates[other] < own ? shared.masses[other] : 0;
-            kept = in_top_k && before < threshold;
+        const uint32_t rank = shared.candidate_ranks[threadIdx.x];
+        const bool in_top_k = mine && count_ranks(shared.candidate_ranks, (count + 3) / 4 * 4, rank).x < top_k;
+        if (!(top_p < 1.0f)) return in_top_k;
+        const uint64_t mass = in_top_k ? mass_of_rank(rank, largest) : 0;
+        shared.masses[threadIdx.x] = mass;
+        const uint64_t threshold = mass_threshold(top_p, block.sum(mass));
+        const LastKept own = {rank, shared.candidate_indices[threadIdx.x]};
+        uint64_t before = 0;
+        for (uint32_t other = 0; other < count; ++other) {
+            const bool not_after = own.keeps(shared.candidate_ranks[other], shared.candidate_indices[other]);
+            before += not_after && other != threadIdx.x ? shared.masses[other] : 0;
         }
-        // The last of the kept is the one that all other kept ones are before.
-        const uint64_t last = block_max(kept ? own : 0);
-        return {static_cast<uint32_t>(last >> 32), static_cast<uint32_t>(last)};
-    }
-
-    DEVICE uint64_t block_max(uint64_t value) const {
-        value = warp_max(value);
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) shared.parts[0][threadIdx.x / 32] = value;
-        __syncthreads();
-        uint64_t largest_part = 0;
-#pragma unroll
-        for (int warp = 0; warp < SAMPLING_WARPS; ++warp)
-            largest_part = shared.parts[0][warp] > largest_part ? shared.parts[0][warp] : largest_part;
-        return largest_part;
-    }
-
-    /// The last entry that top_k, then top_p leave.
-    DEVICE LastKept last_kept(uint32_t top_k, float top_p) const {
-        const bool few = top_k != 0 && top_k < finite && top_k <= MOST_CANDIDATES;
-        if (few) {
-            find_generous_border(top_k);
-            const uint32_t count = gather_candidates();
-            if (count <= MOST_CANDIDATES) return counted(count, top_k, top_p);
-        }
-        return bisected(top_k, top_p);
+        return in_top_k && before < threshold;
     }
 };
 

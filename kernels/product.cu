@@ -15,7 +15,7 @@ template <typename T> constexpr int MANY_PAIRS = sizeof(T) == 2 ? 6 : 3;
 
 template <typename T> using WideNorm = Product<T, 2, FEW_PAIRS<T>, Source::Norm, Sink::Sums>;
 template <typename T> using Wide = Product<T, 2, FEW_PAIRS<T>, Source::Memory, Sink::Sums>;
-template <typename T, Sink SINK> using GatedNorm = Product<T, 2, FEW_PAIRS<T>, Source::Norm, SINK>;
+template <typename T, Sink SINK> using GatedNorm = Product<T, 3, FEW_PAIRS<T>, Source::Norm, SINK>;
 template <typename T, Sink SINK> using Gated = Product<T, 2, FEW_PAIRS<T>, Source::Memory, SINK>;
 template <typename T> using NarrowNorm = Product<T, 1, FEW_PAIRS<T>, Source::Norm, Sink::Sums>;
 template <typename T> using Narrow = Product<T, 1, FEW_PAIRS<T>, Source::Memory, Sink::Sums>;
@@ -27,7 +27,7 @@ using namespace overtone;
 
 KERNEL(product_wide_norm_f32, ProductArguments, 256, 2) { WideNorm<float>(args).run(); }
 KERNEL(product_wide_f32, ProductArguments, 256, 2) { Wide<float>(args).run(); }
-KERNEL(product_gated_norm_f32, ProductArguments, 256, 2) { GatedNorm<float, Sink::Gated>(args).run(); }
+KERNEL(product_gated_norm_f32, ProductArguments, 256, 1) { GatedNorm<float, Sink::Gated>(args).run(); }
 KERNEL(product_gated_f32, ProductArguments, 256, 2) { Gated<float, Sink::Gated>(args).run(); }
 KERNEL(product_narrow_norm_f32, ProductArguments, 256, 2) { NarrowNorm<float>(args).run(); }
 KERNEL(product_narrow_f32, ProductArguments, 256, 2) { Narrow<float>(args).run(); }
@@ -36,7 +36,7 @@ KERNEL(product_deep_f32, ProductArguments, 256, 2) { Deep<float, Source::Memory>
 // silu(gate) * up reaches values that float16 rounds audibly: it goes on in two parts.
 KERNEL(product_wide_norm_f16, ProductArguments, 256, 2) { WideNorm<Float16>(args).run(); }
 KERNEL(product_wide_f16, ProductArguments, 256, 2) { Wide<Float16>(args).run(); }
-KERNEL(product_gated_norm_f16, ProductArguments, 256, 2) { GatedNorm<Float16, Sink::GatedHighAndLow>(args).run(); }
+KERNEL(product_gated_norm_f16, ProductArguments, 256, 1) { GatedNorm<Float16, Sink::GatedHighAndLow>(args).run(); }
 KERNEL(product_gated_f16, ProductArguments, 256, 2) { Gated<Float16, Sink::GatedHighAndLow>(args).run(); }
 KERNEL(product_narrow_norm_f16, ProductArguments, 256, 2) { NarrowNorm<Float16>(args).run(); }
 KERNEL(product_narrow_f16, ProductArguments, 256, 2) { Narrow<Float16>(args).run(); }
@@ -44,7 +44,7 @@ KERNEL(product_deep_f16, ProductArguments, 256, 2) { Deep<Float16, Source::Memor
 
 KERNEL(product_wide_norm_bf16, ProductArguments, 256, 2) { WideNorm<BFloat16>(args).run(); }
 KERNEL(product_wide_bf16, ProductArguments, 256, 2) { Wide<BFloat16>(args).run(); }
-KERNEL(product_gated_norm_bf16, ProductArguments, 256, 2) { GatedNorm<BFloat16, Sink::Gated>(args).run(); }
+KERNEL(product_gated_norm_bf16, ProductArguments, 256, 1) { GatedNorm<BFloat16, Sink::Gated>(args).run(); }
 KERNEL(product_gated_bf16, ProductArguments, 256, 2) { Gated<BFloat16, Sink::Gated>(args).run(); }
 KERNEL(product_narrow_norm_bf16, ProductArguments, 256, 2) { NarrowNorm<BFloat16>(args).run(); }
 KERNEL(product_narrow_bf16, ProductArguments, 256, 2) { Narrow<BFloat16>(args).run(); }

@@ -62,19 +62,14 @@ enum class Sink {
     GatedHighAndLow,
 };
 
-/// Bytes of shared memory that a block needs (mirrored in rust/cuda/src/plan.rs): the sums, and for `Source::Norm`
-/// activations of one tile of columns and the norm's scratch before them.
-template <typename T, int TILES> struct ProductShared {
-    static constexpr int COLUMN_TILES = Fragments<T>::COLUMN_TILES;
-    static constexpr int SUMS_FLOATS = PRODUCT_WARPS * TILES * COLUMN_TILES * TILE_SUMS;
-};
-
 /// g / (1 + e^-g).
 DEVICE float silu(float gate) { return gate / (1.0f + exponential(-gate)); }
 
 template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct Product {
     using Tile = Fragments<T>;
     static constexpr int COLUMN_TILES = SOURCE == Source::Norm ? 1 : Tile::COLUMN_TILES;
+    /// Whether activations pass through shared memory on their way from the memory.
+    static constexpr bool STAGED = SOURCE != Source::Norm && Tile::IN_PIECES;
 
     const ProductArguments& arguments;
     const int warp, lane;
@@ -110,33 +105,57 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct
         }
     }
 
-    /// Adds this warp's share of the products of a chunk of columns.
-    DEVICE void accumulate(const T* activations, const T* low, int columns,
+    /// Adds this warp's share of the products of a chunk of columns. `staging` is the warp's own shared memory.
+    DEVICE void accumulate(const T* activations, const T* low, int columns, uint4* staging,
                            float (&sums)[TILES][COLUMN_TILES][Tile::SUMS], bool loaded) {
 #pragma unroll 1
         for (int from_pair = first_pair; from_pair < end_pair; from_pair += PRELOADED) {
             if (!(loaded && from_pair == first_pair)) load_weights(from_pair);
-#pragma unroll
-            for (int index = 0; index < PRELOADED; ++index) {
-                const int pair = from_pair + index;
-                if (pair >= end_pair) break;
-#pragma unroll
-                for (int tile = 0; tile < COLUMN_TILES; ++tile) {
-                    const int left = columns - tile * TILE_COLUMNS;
-                    if (left <= 0) break;
-                    add_pair(activations, tile, pair, left, index, sums);
-                    if constexpr (SOURCE == Source::MemoryHighAndLow) add_pair(low, tile, pair, left, index, sums);
-                }
-            }
+            constexpr int PARTS = SOURCE == Source::MemoryHighAndLow ? 2 : 1;
+#pragma unroll 1
+            for (int part = 0; part < PARTS; ++part)
+                add_pairs(part == 0 ? activations : low, columns, from_pair, staging, sums);
         }
     }
 
-    DEVICE void add_pair(const T* activations, int column_tile, int pair, int columns, int index,
-                         float (&sums)[TILES][COLUMN_TILES][Tile::SUMS]) {
-        const T* const tile_activations = activations + column_tile * activation_tile_elements(total_pairs());
-        const auto operand = Tile::load_activations(tile_activations, blockIdx.y * arguments.pairs + pair, lane, columns);
+    /// Where a pair of steps of a tile of columns lies.
+    DEVICE const T* pair_of(const T* activations, int column_tile, int pair) const {
+        const int64_t tile = column_tile * activation_tile_elements(total_pairs());
+        return activations + tile + static_cast<int64_t>(blockIdx.y * arguments.pairs + pair) * PAIR * TILE_COLUMNS;
+    }
+
+    /// Adds the products of the weights at hand. Each lane first copies all pieces that it will need, since each takes long.
+    DEVICE void add_pairs(const T* activations, int columns, int from_pair, uint4* staging,
+                          float (&sums)[TILES][COLUMN_TILES][Tile::SUMS]) {
+        if constexpr (STAGED) {
 #pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) Tile::multiply(sums[tile][column_tile], weights[tile][index], operand, columns);
+            for (int index = 0; index < PRELOADED; ++index) {
+#pragma unroll
+                for (int tile = 0; tile < COLUMN_TILES; ++tile) {
+                    const bool needed = from_pair + index < end_pair && tile * TILE_COLUMNS + lane / 4 < columns;
+                    if (!needed) continue;
+                    const T* const pair = pair_of(activations, tile, from_pair + index);
+                    copy_to_shared(staging + (tile * PRELOADED + index) * WARP + lane, reinterpret_cast<const uint4*>(pair) + lane);
+                }
+            }
+            wait_for_copies();
+        }
+#pragma unroll
+        for (int index = 0; index < PRELOADED; ++index) {
+            if (from_pair + index >= end_pair) break;
+#pragma unroll
+            for (int column_tile = 0; column_tile < COLUMN_TILES; ++column_tile) {
+                const int left = columns - column_tile * TILE_COLUMNS;
+                if (left <= 0) break;
+                const void* pieces;
+                if constexpr (STAGED) pieces = staging + (column_tile * PRELOADED + index) * WARP;
+                else pieces = pair_of(activations, column_tile, from_pair + index);
+                const auto operand = Tile::load_activations(pieces, lane, left);
+#pragma unroll
+                for (int tile = 0; tile < TILES; ++tile)
+                    Tile::multiply(sums[tile][column_tile], weights[tile][index], operand, left);
+            }
+        }
     }
 
     /// Leaves the warp's sums where all can read them: [warps][tiles][column tiles][columns][rows].
@@ -242,6 +261,10 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct
             activations = reinterpret_cast<const T*>(arguments.activations);
             shared = reinterpret_cast<float*>(memory);
         }
+        // Staging and sums take turns in the same memory. A warp's
+        // share of the staging is as large as the tiles that are there.
+        const int staged_tiles = min((arguments.columns + TILE_COLUMNS - 1) / TILE_COLUMNS, COLUMN_TILES);
+        uint4* const staging = reinterpret_cast<uint4*>(shared) + warp * staged_tiles * PRELOADED * WARP;
         const T* low = reinterpret_cast<const T*>(arguments.activations_low);
         constexpr int CHUNK = COLUMN_TILES * TILE_COLUMNS;
         const int64_t chunk_elements = COLUMN_TILES * activation_tile_elements(total_pairs());
@@ -250,8 +273,9 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct
         for (int first_column = 0; first_column < static_cast<int>(arguments.columns); first_column += CHUNK) {
             const int columns = min(arguments.columns - first_column, CHUNK);
             float sums[TILES][COLUMN_TILES][Tile::SUMS] = {};
-            accumulate(activations, low, columns, sums, first_column == 0 || all_loaded);
-            if (first_column > 0) __syncthreads();
+            if (STAGED && first_column > 0) __syncthreads();
+            accumulate(activations, low, columns, staging, sums, first_column == 0 || all_loaded);
+            if (STAGED || first_column > 0) __syncthreads();
             share(shared, sums, columns);
             __syncthreads();
             if constexpr (SINK == Sink::Sums) store_sums(shared, first_column, columns);

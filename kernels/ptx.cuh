@@ -66,6 +66,25 @@ DEVICE uint4 load_streaming(const void* address) {
 #endif
 }
 
+/// Begins to copy sixteen bytes to shared memory; the caller sees them after `wait_for_copies`.
+DEVICE void copy_to_shared(void* shared, const void* address) {
+#ifdef __CUDA_ARCH__
+    const uint32_t target = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(address) : "memory");
+#elif !defined(__CUDACC__)
+    simt::copy_async(shared, address, 16);
+#endif
+}
+
+/// Waits for all copies that this thread began.
+DEVICE void wait_for_copies() {
+#ifdef __CUDA_ARCH__
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#elif !defined(__CUDACC__)
+    simt::copy_async_wait_all();
+#endif
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Sixteen-bit floating point
 

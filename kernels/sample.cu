@@ -16,7 +16,7 @@ struct SampleArguments {
     uint64_t counters; // FrameCounters
     uint64_t logits; // [slots, V] float32
     uint64_t table; // E[codebook - 1] [V, Ht]
-    uint64_t projected; // P of it, [V, H]; the same without a projection; 0 after the last draw
+    uint64_t projected; // P of it, [V, H]; the same without a projection
     uint64_t residual; // [slots, H] float32
     uint64_t codec_sum; // [slots, Ht] float32
     uint32_t table_type;
@@ -29,57 +29,70 @@ struct SampleArguments {
     uint32_t reserved;
 };
 
-/// What the first look at a row finds.
-struct RowSummary {
-    uint64_t largest; // order of the largest logit << 32 | ~ its lowest index
-    uint32_t finite;
-    bool failed;
-};
+/// Order of scores, the largest first in the sense of max, the lowest index among equals; `code_of_key` tells the index.
+DEVICE uint64_t key_of(float score, uint32_t index) {
+    return static_cast<uint64_t>(~rank_of(score)) << 32 | (0xffffffffu - index);
+}
+DEVICE uint32_t code_of_key(uint64_t key) { return 0xffffffffu - static_cast<uint32_t>(key); }
 
-/// Looks at all logits: ranks of logits / temperature go to `ranks` unless the row is greedy.
-DEVICE RowSummary look(const float* logits, uint32_t entries, float temperature, uint32_t* ranks, BlockSum& block_sum,
-                       const RankedRow& row) {
+/// Key of a row that cannot be drawn; above all others.
+CONSTANT uint64_t FAILED = ~0ull;
+
+/// Looks at all logits: the key of the largest, or `FAILED`. Ranks of logits / temperature go to `ranks` unless the row is
+/// greedy.
+DEVICE uint64_t look(const float* logits, uint32_t entries, float temperature, uint32_t* ranks, BlockReduction& block) {
     uint64_t largest = 0;
-    uint32_t finite = 0, failed = 0;
+#pragma unroll 4
     for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) {
         const float logit = logits[index];
-        const bool number = logit < INFINITY; // neither NaN nor +infinity
-        failed |= !number;
-        const uint64_t key = static_cast<uint64_t>(~rank_of(logit)) << 32 | (0xffffffffu - index);
-        largest = number && key > largest ? key : largest;
-        finite += number && logit > -INFINITY;
-        if (temperature == 0.0f) continue;
-        const float quotient = logit / temperature;
-        failed |= logit > -INFINITY && !(quotient < INFINITY && quotient > -INFINITY);
-        ranks[index] = rank_of(quotient);
+        bool fails = !(logit < INFINITY); // NaN or +infinity
+        if (temperature != 0.0f) {
+            const float quotient = logit / temperature;
+            fails |= logit > -INFINITY && !(quotient < INFINITY && quotient > -INFINITY);
+            ranks[index] = rank_of(quotient);
+        }
+        const uint64_t key = fails ? FAILED : key_of(logit, index);
+        largest = key > largest ? key : largest;
     }
-    const uint64_t counts = block_sum(static_cast<uint64_t>(failed) << 32 | finite);
-    return {row.block_max(largest), static_cast<uint32_t>(counts), counts >> 32 != 0};
+    largest = block.max(largest);
+    const bool nothing_finite = static_cast<uint32_t>(largest >> 32) == ~RANK_OF_NOTHING;
+    return nothing_finite ? FAILED : largest;
 }
 
 /// The drawn code, or -1 for a row that has none.
 DEVICE int64_t draw(const float* logits, uint32_t entries, const RowState& state, uint32_t codebook, uint32_t* ranks,
                     SamplingShared& shared) {
-    BlockSum block_sum = {shared.parts, 1};
-    RankedRow row = {ranks, entries, 0, 0.0f, shared, block_sum};
-    const RowSummary summary = look(logits, entries, state.temperature, ranks, block_sum, row);
-    if (summary.failed || summary.finite == 0 || state.parameters_out_of_range) return -1;
-    if (state.temperature == 0.0f) return 0xffffffffu - static_cast<uint32_t>(summary.largest);
+    BlockReduction block = {shared.parts, 0};
+    const uint64_t largest = look(logits, entries, state.temperature, ranks, block);
+    if (largest == FAILED || state.parameters_out_of_range) return -1;
+    if (state.temperature == 0.0f) return code_of_key(largest);
 
-    row.finite = summary.finite;
     // Division by a positive number keeps the order, so the largest logit has the largest quotient.
-    row.largest = x_of_rank(~static_cast<uint32_t>(summary.largest >> 32)) / state.temperature;
-    const bool all = (state.top_k == 0 || state.top_k >= entries) && state.top_p == 1.0f;
-    const LastKept last = all ? LastKept{RANK_OF_NOTHING - 1, 0xffffffffu} : row.last_kept(state.top_k, state.top_p);
+    const float largest_x = x_of_rank(~static_cast<uint32_t>(largest >> 32)) / state.temperature;
+    const RankedRow row = {ranks, entries, largest_x, shared, block};
     const NoiseCounter noise = {state.seed, state.frame_index, codebook};
+    const uint32_t top_k = state.top_k >= entries ? 0 : state.top_k;
+    if (top_k != 0 && top_k <= MOST_CANDIDATES) {
+        row.find_generous_border(top_k);
+        const uint32_t count = row.gather_candidates();
+        if (count <= MOST_CANDIDATES) {
+            uint64_t key = 0;
+            if (row.keeps_candidate(count, top_k, state.top_p)) {
+                const uint32_t index = shared.candidate_indices[threadIdx.x];
+                key = key_of(x_of_rank(ranks[index]) + gumbel_noise(noise, index), index);
+            }
+            return code_of_key(block.max(key));
+        }
+    }
+    const bool all = top_k == 0 && state.top_p == 1.0f;
+    const LastKept last = all ? LastKept{RANK_OF_NOTHING - 1, 0xffffffffu} : row.bisected(top_k, state.top_p);
     uint64_t best = 0;
     for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) {
         if (!last.keeps(ranks[index], index)) continue;
-        const float score = x_of_rank(ranks[index]) + gumbel_noise(noise, index);
-        const uint64_t key = static_cast<uint64_t>(~rank_of(score)) << 32 | (0xffffffffu - index);
+        const uint64_t key = key_of(x_of_rank(ranks[index]) + gumbel_noise(noise, index), index);
         best = key > best ? key : best;
     }
-    return 0xffffffffu - static_cast<uint32_t>(row.block_max(best));
+    return code_of_key(block.max(best));
 }
 
 /// Address of element [row, second, 0] of a tensor.
@@ -95,6 +108,10 @@ DEVICE void embed(const SampleArguments& arguments, const FrameBlock& frame, uin
     float* const codec_sum = reinterpret_cast<float*>(arguments.codec_sum) + static_cast<int64_t>(row) * width;
     const TensorReference& hiddens = frame.codec_hiddens;
     const int64_t hiddens_row = row_offset(hiddens, row, arguments.codebook);
+    const bool projected = arguments.projected != arguments.table;
+    const uint32_t hidden_size = arguments.hidden_size;
+    float* const residual = reinterpret_cast<float*>(arguments.residual) + static_cast<int64_t>(row) * hidden_size;
+#pragma unroll 4
     for (uint32_t index = threadIdx.x; index < width; index += SAMPLING_THREADS) {
         const float value = load_float(table, static_cast<int64_t>(code) * width + index, arguments.table_type);
         const float sum = codec_sum[index] + value;
@@ -102,17 +119,16 @@ DEVICE void embed(const SampleArguments& arguments, const FrameBlock& frame, uin
             const TensorReference& out = frame.codec_sum;
             store_float(mutable_data_of(out), row * out.strides[0] + index * out.strides[1], out.type, sum);
         } else {
+            if (!projected) residual[index] = value;
             codec_sum[index] = sum;
             // The value came from this type: nothing is rounded.
             store_float(mutable_data_of(hiddens), hiddens_row + index * hiddens.strides[2], hiddens.type, value);
         }
     }
-    if (last) return;
-    const void* const projected = reinterpret_cast<const void*>(arguments.projected);
-    const uint32_t hidden_size = arguments.hidden_size;
-    float* const residual = reinterpret_cast<float*>(arguments.residual) + static_cast<int64_t>(row) * hidden_size;
+    if (last || !projected) return;
+    const void* const behind_projection = reinterpret_cast<const void*>(arguments.projected);
     for (uint32_t index = threadIdx.x; index < hidden_size; index += SAMPLING_THREADS)
-        residual[index] = load_float(projected, static_cast<int64_t>(code) * hidden_size + index, arguments.projected_type);
+        residual[index] = load_float(behind_projection, static_cast<int64_t>(code) * hidden_size + index, arguments.projected_type);
 }
 
 /// After the last draw: the row's status, and what counts frames.

@@ -143,7 +143,7 @@ impl CudaExecutor {
         let entered = context.enter()?;
         let weight_bytes = weight_addresses(checkpoint, float_type, 0).bytes;
         let shared = plan_of(&spec, float_type, &weight_addresses(checkpoint, float_type, 0), max_batch)
-            .most_shared_bytes();
+            .most_shared_bytes(max_batch);
         check_shared_memory(shared, device.properties().shared_memory_per_block_bytes)?;
 
         let registry = Registry::load(&entered)?;

@@ -40,8 +40,8 @@ pub struct RowParameters {
     pub top_k: u32,
     /// Mass kept; 1 keeps all.
     pub top_p: f32,
-    /// Zero.
-    pub reserved: u32,
+    /// Not 0: the row is left out.
+    pub inactive: u32,
     /// Key of the noise.
     pub seed: u64,
     /// Index of the frame.

@@ -106,7 +106,7 @@ kernels! {
         /// Many outputs of few inputs.
         ProductWide = "product_wide", 256, 2;
         /// Gate and up, normalised on the way in; silu(gate) · up on the way out.
-        ProductGatedNorm = "product_gated_norm", 256, 2;
+        ProductGatedNorm = "product_gated_norm", 256, 1;
         /// Gate and up; silu(gate) · up on the way out.
         ProductGated = "product_gated", 256, 2;
         /// Few outputs of few inputs, normalised on the way in.

@@ -26,10 +26,15 @@ const THREADS: u32 = 256;
 const WARP: usize = 32;
 /// Warps that share the inputs of a product.
 const PRODUCT_WARPS: usize = 8;
+/// Pairs of steps that a warp of a product holds at once, and one of a deep product.
+const FEW_PAIRS: usize = 4;
+const MANY_PAIRS: usize = 6;
+/// Tiles of columns that a block handles at once in a 16-bit type.
+const COLUMN_TILES: usize = 4;
 /// Sums of a tile in shared memory (`TILE_SUMS` of `kernels/product.cuh`).
 const TILE_SUMS: usize = TILE_COLUMNS * 20;
 /// By how many elements a slot is longer in shared memory (`ROW_PADDING` of `kernels/attention.cu`).
-const SLOT_PADDING: usize = 4;
+const SLOT_PADDING: usize = 8;
 /// Bytes of `SamplingShared` of `kernels/kept_set.cuh`.
 const SAMPLING_SHARED_BYTES: usize = 5256;
 /// Bytes of the largest arguments that a frame's kernels take.
@@ -148,9 +153,10 @@ impl FramePlan<'_> {
         launches
     }
 
-    /// The most shared memory that any block of a frame takes, in bytes.
-    pub fn most_shared_bytes(&self) -> u32 {
-        self.launches().iter().map(|launch| launch.shared_bytes).max().unwrap_or(0)
+    /// The most shared memory that any block of a frame of up to `max_batch` rows takes, in bytes.
+    pub fn most_shared_bytes(&self, max_batch: usize) -> u32 {
+        let sizes = slot_sizes(max_batch).flat_map(|slots| FramePlan { slots, ..*self }.launches());
+        sizes.map(|launch| launch.shared_bytes).max().unwrap_or(0)
     }
 
     fn shapes(&self) -> MatrixShapes {
@@ -395,7 +401,7 @@ pub fn product_launch(
 ) -> Launch {
     let normalises = arguments.activations == 0;
     let (kernel, tiles): (fn(FloatType) -> Kernel, usize) = match (matrix, normalises) {
-        (MatrixShape { gated: true, .. }, true) => (Kernel::ProductGatedNorm, 2),
+        (MatrixShape { gated: true, .. }, true) => (Kernel::ProductGatedNorm, 3),
         (MatrixShape { gated: true, .. }, false) => (Kernel::ProductGated, 2),
         (_, true) if is_wide(matrix) => (Kernel::ProductWideNorm, 2),
         (_, false) if is_wide(matrix) => (Kernel::ProductWide, 2),
@@ -413,17 +419,23 @@ pub fn product_launch(
         output_columns: arguments.columns,
         ..arguments
     };
-    let column_tiles = match (normalises, float_type) {
-        (true, _) | (_, FloatType::Float32) => 1,
-        _ => 4,
-    };
+    let kernel = kernel(float_type);
+    let half = float_type != FloatType::Float32;
+    let column_tiles = if half && !normalises { COLUMN_TILES } else { 1 };
     let sums = PRODUCT_WARPS * tiles * column_tiles * TILE_SUMS * size_of::<f32>();
-    let own_activations = match normalises {
-        true => matrix.total_pairs() * PAIR * TILE_COLUMNS * float_type.size() + norm_shared_bytes(spec),
-        false => 0,
+    let shared = if normalises {
+        let activations = matrix.total_pairs() * PAIR * TILE_COLUMNS * float_type.size();
+        activations + norm_shared_bytes(spec) + sums
+    } else if half {
+        // Activations on their way, then sums.
+        let pairs = if matches!(kernel, Kernel::ProductDeep(_)) { MANY_PAIRS } else { FEW_PAIRS };
+        let staged_tiles = (arguments.columns as usize).div_ceil(TILE_COLUMNS).min(COLUMN_TILES);
+        sums.max(PRODUCT_WARPS * staged_tiles * pairs * PAIR * TILE_COLUMNS * float_type.size())
+    } else {
+        sums
     };
     let grid = [matrix.row_tiles().div_ceil(tiles), matrix.splits];
-    Launch::new(kernel(float_type), grid, &arguments).shared(own_activations + sums)
+    Launch::new(kernel, grid, &arguments).shared(shared)
 }
 
 /// Whether two tiles a block still make blocks enough for a card, as of q, k and v.
@@ -433,7 +445,7 @@ const fn is_wide(matrix: MatrixShape) -> bool {
 
 /// Whether a warp's share of the inputs is more than a narrow product holds at once.
 const fn is_deep(matrix: MatrixShape) -> bool {
-    matrix.pairs() > 4 * PRODUCT_WARPS
+    matrix.pairs() > FEW_PAIRS * PRODUCT_WARPS
 }
 
 /// Rows that a graph is made for when a frame has `batch`: exactly so many up to sixteen, then the next multiple of eight,

@@ -5,6 +5,9 @@ use overtone_core::spec::ModelSpec;
 /// The most warps of a block of attention: one for each query of a key head, one for the key, one for the value.
 const MOST_ATTENTION_WARPS: usize = 16;
 
+/// The largest head (`MOST_HEAD_SIZE` of `kernels/attention.cu`).
+const MOST_HEAD_SIZE: usize = 128;
+
 /// An architecture that the kernels cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cuda executor cannot run this checkpoint: {what} is {found}, expected {expected}")]
@@ -28,6 +31,10 @@ pub fn check_architecture(spec: &ModelSpec) -> Result<(), Unsupported> {
     };
     multiple("hidden_size", spec.hidden_size, 4)?;
     multiple("head_dim", spec.head_size, 8)?;
+    if spec.head_size > MOST_HEAD_SIZE {
+        let expected = format!("at most {MOST_HEAD_SIZE}");
+        return Err(Unsupported { what: "head_dim", found: spec.head_size, expected });
+    }
     multiple("intermediate_size", spec.mlp_width, 2)?;
     let (what, found) = ("queries per key head", spec.query_heads / spec.key_value_heads);
     if found + 2 > MOST_ATTENTION_WARPS {

@@ -215,7 +215,8 @@ void Launch::suspend() {
         fail(Outcome::stack_overflow, describe_thread(self) + " has used its stack of " + std::to_string(stack_bytes) + " bytes");
         leave_failed();
     }
-    Fiber* const next = pick();
+    // The natural schedule takes the last; a fiber runs only while the launch hasn't failed.
+    Fiber* const next = seeded_ || ready_count_ == 0 ? pick() : ready_[--ready_count_];
     if (next == &self) {
         self.state = State::running;
         return;

@@ -4,6 +4,7 @@
 mod atomics;
 mod barriers;
 mod faults;
+mod kernel_table;
 mod memory;
 mod scalars;
 mod schedules;
