@@ -40,8 +40,7 @@ DEVICE float float_of_row(const TensorReference& tensor, uint32_t row) {
 }
 
 /// How the row draws: from device arrays where there are some, else as the host said.
-DEVICE RowState state_of_row(const FrameBlock& frame, uint32_t row) {
-    const RowParameters& given = frame.rows[row];
+DEVICE RowState state_of_row(const FrameHeader& frame, const RowParameters& given, uint32_t row) {
     RowState state = {};
     state.active = given.inactive == 0 && (frame.active.address == 0 || integer_of_row(frame.active, row) != 0);
     state.temperature = given.temperature;
@@ -69,7 +68,7 @@ DEVICE RowState state_of_row(const FrameBlock& frame, uint32_t row) {
 }
 
 /// Address of the row's codes.
-DEVICE uint64_t codes_of_row(const FrameBlock& frame, uint32_t row) {
+DEVICE uint64_t codes_of_row(const FrameHeader& frame, uint32_t row) {
     const TensorReference& codes = frame.codes;
     int64_t element = row * codes.strides[1];
     if (frame.ring_slot.address != 0) {
@@ -89,22 +88,22 @@ template <typename T> DEVICE void clear_padding(const PaddedActivations& padded,
 }
 
 template <typename T> DEVICE void begin(const BeginArguments& arguments) {
-    let_next_kernel_start();
-    wait_for_earlier_kernels();
+    // The next kernel is not let start early: those after it read the rows' parameters without waiting.
     const uint32_t row = blockIdx.x;
     for (const PaddedActivations& padded : arguments.padded) {
         if (padded.activations == 0) continue;
         clear_padding<T>(padded, row);
         clear_padding<T>(padded, arguments.slots + row);
     }
-    const FrameBlock& frame = *reinterpret_cast<const FrameBlock*>(arguments.frame);
+    const FrameBlock& block = *reinterpret_cast<const FrameBlock*>(arguments.frame);
+    const FrameHeader& frame = block.header;
     RowState& shared_state = reinterpret_cast<RowState*>(arguments.rows)[row];
     if (row >= frame.batch) {
         if (threadIdx.x == 0) shared_state.active = 0;
         return;
     }
-    RowState state = state_of_row(frame, row);
-    int64_t code_zero = frame.code_zero.address == 0 ? frame.rows[row].code_zero : integer_of_row(frame.code_zero, row);
+    RowState state = state_of_row(frame, block.rows[row], row);
+    int64_t code_zero = frame.code_zero.address == 0 ? block.rows[row].code_zero : integer_of_row(frame.code_zero, row);
     if (code_zero < 0 || code_zero >= frame.code_zero_table.extent) {
         state.status = STATUS_CODE_ZERO_OUT_OF_RANGE;
         code_zero = 0;

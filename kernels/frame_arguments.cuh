@@ -28,8 +28,8 @@ struct RowParameters {
     int64_t code_zero;
 };
 
-/// One frame's tensors, with `rows` parameters behind it.
-struct FrameBlock {
+/// One frame's tensors. Nothing changes it while the frame runs.
+struct alignas(16) FrameHeader {
     uint32_t batch; // rows that the tensors below have
     uint32_t advance_frame_index; // only where `frame_index` is a tensor
     TensorReference talker_last_hidden; // [batch, Ht] float
@@ -48,6 +48,12 @@ struct FrameBlock {
     TensorReference logits; // [batch, R, V] float32
     TensorReference code_zero_table; // E0 [V0, Ht]
     TensorReference code_zero_projected; // P(E0) [V0, H]; E0 itself without a projection
+    uint64_t reserved;
+};
+
+/// A frame: its tensors, and the parameters of each row of the batch.
+struct FrameBlock {
+    FrameHeader header;
     RowParameters rows[1];
 };
 
@@ -79,7 +85,7 @@ DEVICE void* mutable_data_of(const TensorReference& tensor) {
 }
 
 /// Stores the code of a codebook (0: the talker's) among the row's codes, whose address a `RowState` holds.
-DEVICE void store_code(const FrameBlock& frame, uint64_t codes, uint32_t codebook, int64_t code) {
+DEVICE void store_code(const FrameHeader& frame, uint64_t codes, uint32_t codebook, int64_t code) {
     const int64_t place = codebook * frame.codes.strides[2];
     if (frame.codes.type == ELEMENT_INT64) reinterpret_cast<int64_t*>(codes)[place] = code;
     else reinterpret_cast<int32_t*>(codes)[place] = static_cast<int32_t>(code);

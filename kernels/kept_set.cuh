@@ -16,6 +16,8 @@ namespace overtone {
 
 CONSTANT int SAMPLING_THREADS = 256;
 CONSTANT int SAMPLING_WARPS = SAMPLING_THREADS / 32;
+/// Entries that a thread looks at together: reading one by one would take long.
+CONSTANT int ENTRIES_AT_ONCE = 8;
 /// Entries of the short way, one a thread.
 CONSTANT int MOST_CANDIDATES = SAMPLING_THREADS;
 
@@ -65,7 +67,7 @@ struct LastKept {
 };
 
 /// What the block's threads share about a row.
-struct SamplingShared {
+struct alignas(16) SamplingShared {
     uint64_t parts[2][SAMPLING_WARPS]; // of reductions over the block; turns alternate
     uint64_t masses[MOST_CANDIDATES];
     uint32_t candidate_ranks[MOST_CANDIDATES];
@@ -114,6 +116,20 @@ struct RankedRow {
         return block.sum(total);
     }
 
+    /// Gives this thread's entries to `look(ranks, first index)`, `ENTRIES_AT_ONCE` at a time and a block's width apart;
+    /// beyond the row are ranks of -infinity.
+    template <typename Look> DEVICE void for_own_entries(Look look) const {
+        for (uint32_t first = threadIdx.x; first < entries; first += ENTRIES_AT_ONCE * SAMPLING_THREADS) {
+            uint32_t own[ENTRIES_AT_ONCE];
+#pragma unroll
+            for (int number = 0; number < ENTRIES_AT_ONCE; ++number) {
+                const uint32_t index = first + number * SAMPLING_THREADS;
+                own[number] = index < entries ? ranks[index] : RANK_OF_NOTHING;
+            }
+            look(own, first);
+        }
+    }
+
     // -----------------------------------------------------------------------------------------------------------------
     // The general way
 
@@ -157,8 +173,10 @@ struct RankedRow {
         const bool few_groups = top_k <= SAMPLING_THREADS / 4 - 8;
         const uint32_t groups = few_groups ? SAMPLING_THREADS / 4 : SAMPLING_THREADS;
         uint32_t own = 0xffffffffu;
-        for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS)
-            own = ranks[index] < own ? ranks[index] : own;
+        for_own_entries([&](const uint32_t (&some)[ENTRIES_AT_ONCE], uint32_t) {
+#pragma unroll
+            for (int number = 0; number < ENTRIES_AT_ONCE; ++number) own = some[number] < own ? some[number] : own;
+        });
         if (few_groups) {
 #pragma unroll
             for (int distance = 1; distance < 4; distance *= 2) {
@@ -199,13 +217,20 @@ struct RankedRow {
     /// Gathers the entries up to the border, in no order; their number may exceed what there is room for.
     DEVICE uint32_t gather_candidates() const {
         const uint32_t border = shared.border;
-        for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) {
-            if (ranks[index] > border) continue;
-            const uint32_t place = atomicAdd(&shared.candidate_count, 1u);
-            if (place >= MOST_CANDIDATES) continue;
-            shared.candidate_ranks[place] = ranks[index];
-            shared.candidate_indices[place] = index;
-        }
+        for_own_entries([&](const uint32_t (&some)[ENTRIES_AT_ONCE], uint32_t first) {
+            uint32_t found = 0;
+#pragma unroll
+            for (int number = 0; number < ENTRIES_AT_ONCE; ++number) found += some[number] <= border;
+            if (found == 0) return;
+            uint32_t place = atomicAdd(&shared.candidate_count, found);
+#pragma unroll
+            for (int number = 0; number < ENTRIES_AT_ONCE; ++number) {
+                if (some[number] > border || place >= MOST_CANDIDATES) continue;
+                shared.candidate_ranks[place] = some[number];
+                shared.candidate_indices[place] = first + number * SAMPLING_THREADS;
+                ++place;
+            }
+        });
         __syncthreads();
         return shared.candidate_count;
     }

@@ -13,10 +13,11 @@ struct NormRowsArguments {
 
 template <typename T> DEVICE void norm_rows(const NormRowsArguments& arguments) {
     SHARED(float, scratch);
+    const NormWeight weight(arguments.norm);
     let_next_kernel_start();
     wait_for_earlier_kernels();
     T* const normed = reinterpret_cast<T*>(arguments.normed);
-    norm_row(arguments.norm, blockIdx.x, arguments.norm.residual_out != 0, scratch,
+    norm_row(arguments.norm, weight, blockIdx.x, arguments.norm.residual_out != 0, scratch,
              [&](uint32_t input, float value, float next) {
                  store_activations<T>(normed, arguments.pairs, blockIdx.x, input, value, next);
              });

@@ -31,10 +31,24 @@ struct NormArguments {
 /// Elements of shared memory that a row needs: its values, and two sets of the warps' sums.
 DEVICE int norm_scratch(uint32_t width) { return static_cast<int>((width + 3) / 4 * 4) + 2 * (NORM_THREADS / WARP); }
 
+/// A thread's part of the norm's weight, read before anything that the norm has to wait for.
+struct NormWeight {
+    float4 first;
+
+    DEVICE explicit NormWeight(const NormArguments& arguments) : first(make_float4(0.0f, 0.0f, 0.0f, 0.0f)) {
+        if (threadIdx.x * 4 < arguments.width) first = at(arguments, threadIdx.x * 4);
+    }
+
+    static DEVICE float4 at(const NormArguments& arguments, uint32_t input) {
+        return *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(arguments.weight) + input);
+    }
+};
+
 /// Normalises row `first_column + turn` with all threads of the block, and gives values to `store(input, value, next)`,
 /// two at a time. The warps' sums alternate between two places, so that one barrier a row is enough.
 template <typename Store>
-DEVICE void norm_row(const NormArguments& arguments, uint32_t turn, bool keep, float* scratch, Store store) {
+DEVICE void norm_row(const NormArguments& arguments, const NormWeight& weight, uint32_t turn, bool keep, float* scratch,
+                     Store store) {
     const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
     const uint32_t width = arguments.width;
     const int64_t row = static_cast<int64_t>(arguments.first_column + turn) * width;
@@ -65,12 +79,11 @@ DEVICE void norm_row(const NormArguments& arguments, uint32_t turn, bool keep, f
     if (lane == 0) warp_sums[warp] = squares;
     __syncthreads();
     const float mean_square = sum_of_eight(warp_sums, 1) / static_cast<float>(width);
-    const float scale = 1.0f / sqrtf(mean_square + arguments.epsilon);
-    const float* const weight = reinterpret_cast<const float*>(arguments.weight);
+    const float scale = reciprocal_square_root(mean_square + arguments.epsilon);
 #pragma unroll 1
     for (uint32_t input = thread * 4; input < width; input += NORM_THREADS * 4) {
         const float4 value = *reinterpret_cast<const float4*>(values + input);
-        const float4 factor = *reinterpret_cast<const float4*>(weight + input);
+        const float4 factor = input < NORM_THREADS * 4 ? weight.first : NormWeight::at(arguments, input);
         store(input, value.x * scale * factor.x, value.y * scale * factor.y);
         store(input + 2, value.z * scale * factor.z, value.w * scale * factor.w);
     }

@@ -11,7 +11,7 @@
 
 #pragma once
 
-#include "math.cuh"
+#include "attention.cuh"
 #include "norm.cuh"
 
 namespace overtone {
@@ -29,6 +29,7 @@ struct ProductArguments {
     uint64_t activations; // T, splits * pairs wide; 0: made by the norm below
     uint64_t activations_low; // what rounding to T cost the activations, in the same layout; 0: nothing is added
     NormArguments norm;
+    AttentionArguments attention; // where each warp attends for itself
     uint64_t output; // [splits][output_columns][outputs] float32, or activations of the next product
     uint64_t output_low; // as `activations_low`, for the next product
     uint64_t bias; // [outputs] float32, added to the sums; 0: none
@@ -50,6 +51,8 @@ enum class Source {
     Memory,
     /// The same, in two parts whose sum is wanted.
     MemoryHighAndLow,
+    /// Attended values of one stream: the inputs of each warp are one head, for which it attends itself.
+    Attention,
 };
 
 /// What becomes of the sums.
@@ -62,14 +65,23 @@ enum class Sink {
     GatedHighAndLow,
 };
 
+/// How many columns a kernel is made for.
+enum class Columns {
+    /// One tile: what a lane needs of the activations fits its registers.
+    Few,
+    /// As many tiles at once as there are registers for their sums; activations pass through shared memory.
+    Many,
+};
+
 /// g / (1 + e^-g).
 DEVICE float silu(float gate) { return gate / (1.0f + exponential(-gate)); }
 
-template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct Product {
+template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Columns COLUMNS = Columns::Few> struct Product {
     using Tile = Fragments<T>;
-    static constexpr int COLUMN_TILES = SOURCE == Source::Norm ? 1 : Tile::COLUMN_TILES;
+    static constexpr bool FROM_MEMORY = SOURCE == Source::Memory || SOURCE == Source::MemoryHighAndLow;
+    static constexpr int COLUMN_TILES = COLUMNS == Columns::Many ? Tile::COLUMN_TILES : 1;
     /// Whether activations pass through shared memory on their way from the memory.
-    static constexpr bool STAGED = SOURCE != Source::Norm && Tile::IN_PIECES;
+    static constexpr bool STAGED = COLUMNS == Columns::Many && Tile::IN_PIECES;
 
     const ProductArguments& arguments;
     const int warp, lane;
@@ -120,14 +132,17 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct
 
     /// Where a pair of steps of a tile of columns lies.
     DEVICE const T* pair_of(const T* activations, int column_tile, int pair) const {
+        // A warp that attends has its own pairs alone.
+        if constexpr (SOURCE == Source::Attention) return activations + (pair - first_pair) * PAIR * TILE_COLUMNS;
         const int64_t tile = column_tile * activation_tile_elements(total_pairs());
         return activations + tile + static_cast<int64_t>(blockIdx.y * arguments.pairs + pair) * PAIR * TILE_COLUMNS;
     }
 
-    /// Adds the products of the weights at hand. Each lane first copies all pieces that it will need, since each takes long.
+    /// Adds the products of the weights at hand.
     DEVICE void add_pairs(const T* activations, int columns, int from_pair, uint4* staging,
                           float (&sums)[TILES][COLUMN_TILES][Tile::SUMS]) {
         if constexpr (STAGED) {
+            // A lane copies what it will need itself, all of it before it waits.
 #pragma unroll
             for (int index = 0; index < PRELOADED; ++index) {
 #pragma unroll
@@ -140,22 +155,42 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct
             }
             wait_for_copies();
         }
+        if constexpr (COLUMN_TILES == 1 && !FROM_MEMORY) {
 #pragma unroll
-        for (int index = 0; index < PRELOADED; ++index) {
-            if (from_pair + index >= end_pair) break;
+            for (int index = 0; index < PRELOADED; ++index) {
+                if (from_pair + index >= end_pair) break;
+                multiply(Tile::load_activations(pair_of(activations, 0, from_pair + index), lane, columns), index, 0, columns, sums);
+            }
+        } else if constexpr (COLUMN_TILES == 1) {
+            // All are asked for before the first is used: each takes long.
+            typename Tile::Activations operands[PRELOADED];
 #pragma unroll
-            for (int column_tile = 0; column_tile < COLUMN_TILES; ++column_tile) {
-                const int left = columns - column_tile * TILE_COLUMNS;
-                if (left <= 0) break;
-                const void* pieces;
-                if constexpr (STAGED) pieces = staging + (column_tile * PRELOADED + index) * WARP;
-                else pieces = pair_of(activations, column_tile, from_pair + index);
-                const auto operand = Tile::load_activations(pieces, lane, left);
+            for (int index = 0; index < PRELOADED; ++index)
+                operands[index] = Tile::load_activations(pair_of(activations, 0, from_pair + index), lane,
+                                                         from_pair + index < end_pair ? columns : 0);
 #pragma unroll
-                for (int tile = 0; tile < TILES; ++tile)
-                    Tile::multiply(sums[tile][column_tile], weights[tile][index], operand, left);
+            for (int index = 0; index < PRELOADED; ++index) {
+                if (from_pair + index < end_pair) multiply(operands[index], index, 0, columns, sums);
+            }
+        } else {
+#pragma unroll
+            for (int index = 0; index < PRELOADED; ++index) {
+                if (from_pair + index >= end_pair) break;
+#pragma unroll
+                for (int column_tile = 0; column_tile < COLUMN_TILES; ++column_tile) {
+                    const int left = columns - column_tile * TILE_COLUMNS;
+                    if (left <= 0) break;
+                    const uint4* const pieces = staging + (column_tile * PRELOADED + index) * WARP;
+                    multiply(Tile::load_activations(pieces, lane, left), index, column_tile, left, sums);
+                }
             }
         }
+    }
+
+    DEVICE void multiply(const typename Tile::Activations& operand, int index, int column_tile, int columns,
+                         float (&sums)[TILES][COLUMN_TILES][Tile::SUMS]) const {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) Tile::multiply(sums[tile][column_tile], weights[tile][index], operand, columns);
     }
 
     /// Leaves the warp's sums where all can read them: [warps][tiles][column tiles][columns][rows].
@@ -236,14 +271,38 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct
         for (int input = norm.width / 2 * 2 + threadIdx.x * 2; input < pairs * PAIR; input += PRODUCT_THREADS * 2)
             for (uint32_t column = 0; column < arguments.columns; ++column)
                 store_activations<T>(normed, pairs, column, input, 0.0f, 0.0f);
+        const NormWeight weight(norm);
         wait_for_earlier_kernels();
         const bool keep = norm.residual_out != 0 && blockIdx.x == 0;
         for (uint32_t column = 0; column < arguments.columns; ++column)
-            norm_row(norm, column, keep, scratch, [&](uint32_t input, float value, float next) {
+            norm_row(norm, weight, column, keep, scratch, [&](uint32_t input, float value, float next) {
                 store_activations<T>(normed, pairs, column, input, value, next);
             });
         __syncthreads();
         return normed;
+    }
+
+    /// The attended values of this warp's head, in its own part of shared memory.
+    DEVICE const T* attend(unsigned char* memory) const {
+        const AttentionArguments& attention = arguments.attention;
+        const int warp_pairs = pairs_per_warp(arguments), query_head = blockIdx.y * arguments.pairs / warp_pairs + warp;
+        unsigned char* const own = memory + warp * attention_bytes();
+        T* const attended = reinterpret_cast<T*>(own);
+        Attention<T> head(attention, query_head, 0, own + activation_tile_elements(warp_pairs) * sizeof(T));
+        head.read_ahead();
+        wait_for_earlier_kernels();
+        const bool in_cache = blockIdx.x == 0 && head.keeps_cache();
+        for (int row = 0; row < static_cast<int>(attention.rows); ++row)
+            head.attend(row, in_cache, [&](int element, float value, float next) {
+                store_activations<T>(attended, warp_pairs, row, element, value, next);
+            });
+        return attended;
+    }
+
+    /// Bytes of shared memory of a warp that attends (mirrored in rust/cuda/src/plan.rs).
+    DEVICE int attention_bytes() const {
+        return activation_tile_elements(pairs_per_warp(arguments)) * static_cast<int>(sizeof(T)) +
+               Attention<T>::shared_bytes(arguments.attention);
     }
 
     DEVICE void run() {
@@ -256,6 +315,9 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK> struct
             activations = normalise(memory);
             const int before = activation_tile_elements(total_pairs()) * sizeof(T) + norm_scratch(arguments.norm.width) * 4;
             shared = reinterpret_cast<float*>(memory + before);
+        } else if constexpr (SOURCE == Source::Attention) {
+            activations = attend(memory);
+            shared = reinterpret_cast<float*>(memory + PRODUCT_WARPS * attention_bytes());
         } else {
             wait_for_earlier_kernels();
             activations = reinterpret_cast<const T*>(arguments.activations);

@@ -66,6 +66,13 @@ DEVICE uint4 load_streaming(const void* address) {
 #endif
 }
 
+/// Brings a line of memory closer.
+DEVICE void prefetch(const void* address) {
+#ifdef __CUDA_ARCH__
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
+
 /// Begins to copy sixteen bytes to shared memory; the caller sees them after `wait_for_copies`.
 DEVICE void copy_to_shared(void* shared, const void* address) {
 #ifdef __CUDA_ARCH__
@@ -150,6 +157,17 @@ DEVICE float float_of_float16(uint16_t bits) {
     if (exponent == 31) return float_of(sign | 0x7f800000u | fraction << 13);
     if (exponent == 0) return float_of(sign | bits_of(static_cast<float>(fraction) * 5.9604644775390625e-8f));
     return float_of(sign | (exponent + 112) << 23 | fraction << 13);
+#endif
+}
+
+/// 1 / sqrt(x), within two units of the last place.
+DEVICE float reciprocal_square_root(float x) {
+#ifdef __CUDA_ARCH__
+    float root;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+    return root;
+#else
+    return 1.0f / sqrtf(x);
 #endif
 }
 

@@ -11,7 +11,7 @@
 namespace overtone {
 
 struct SampleArguments {
-    uint64_t frame; // FrameBlock
+    uint64_t frame; // FrameBlock; its header alone is read
     uint64_t rows; // RowState [slots]
     uint64_t counters; // FrameCounters
     uint64_t logits; // [slots, V] float32
@@ -41,18 +41,29 @@ CONSTANT uint64_t FAILED = ~0ull;
 /// Looks at all logits: the key of the largest, or `FAILED`. Ranks of logits / temperature go to `ranks` unless the row is
 /// greedy.
 DEVICE uint64_t look(const float* logits, uint32_t entries, float temperature, uint32_t* ranks, BlockReduction& block) {
+    constexpr int AT_ONCE = ENTRIES_AT_ONCE;
     uint64_t largest = 0;
-#pragma unroll 4
-    for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) {
-        const float logit = logits[index];
-        bool fails = !(logit < INFINITY); // NaN or +infinity
-        if (temperature != 0.0f) {
-            const float quotient = logit / temperature;
-            fails |= logit > -INFINITY && !(quotient < INFINITY && quotient > -INFINITY);
-            ranks[index] = rank_of(quotient);
+    for (uint32_t first = threadIdx.x; first < entries; first += AT_ONCE * SAMPLING_THREADS) {
+        float values[AT_ONCE];
+#pragma unroll
+        for (int number = 0; number < AT_ONCE; ++number) {
+            const uint32_t index = first + number * SAMPLING_THREADS;
+            values[number] = index < entries ? logits[index] : -INFINITY;
         }
-        const uint64_t key = fails ? FAILED : key_of(logit, index);
-        largest = key > largest ? key : largest;
+#pragma unroll
+        for (int number = 0; number < AT_ONCE; ++number) {
+            const uint32_t index = first + number * SAMPLING_THREADS;
+            if (index >= entries) break;
+            const float logit = values[number];
+            bool fails = !(logit < INFINITY); // NaN or +infinity
+            if (temperature != 0.0f) {
+                const float quotient = logit / temperature;
+                fails |= logit > -INFINITY && !(quotient < INFINITY && quotient > -INFINITY);
+                ranks[index] = rank_of(quotient);
+            }
+            const uint64_t key = fails ? FAILED : key_of(logit, index);
+            largest = key > largest ? key : largest;
+        }
     }
     largest = block.max(largest);
     const bool nothing_finite = static_cast<uint32_t>(largest >> 32) == ~RANK_OF_NOTHING;
@@ -101,7 +112,7 @@ DEVICE int64_t row_offset(const TensorReference& tensor, uint32_t row, uint32_t 
 }
 
 /// Hands out the embedding row of the code.
-DEVICE void embed(const SampleArguments& arguments, const FrameBlock& frame, uint32_t row, uint32_t code) {
+DEVICE void embed(const SampleArguments& arguments, const FrameHeader& frame, uint32_t row, uint32_t code) {
     const uint32_t width = arguments.talker_hidden_size;
     const bool last = arguments.codebook == arguments.codebooks;
     const void* const table = reinterpret_cast<const void*>(arguments.table);
@@ -132,7 +143,7 @@ DEVICE void embed(const SampleArguments& arguments, const FrameBlock& frame, uin
 }
 
 /// After the last draw: the row's status, and what counts frames.
-DEVICE void finish(FrameBlock& frame, FrameCounters& counters, uint32_t row, const RowState& state, int32_t status) {
+DEVICE void finish(const FrameHeader& frame, FrameCounters& counters, uint32_t row, const RowState& state, int32_t status) {
     if (row == 0) atomicAdd(&counters.frames, 1ull);
     if (state.active) atomicAdd(&counters.rows, 1ull);
     if (state.active && status != 0) atomicAdd(&counters.failed_rows, 1ull);
@@ -143,21 +154,40 @@ DEVICE void finish(FrameBlock& frame, FrameCounters& counters, uint32_t row, con
     if (row == 0 && frame.ring_slot.address != 0) *static_cast<int64_t*>(mutable_data_of(frame.ring_slot)) += 1;
 }
 
+/// Reads a word of every 2 MiB of the table: which row will be wanted is not known yet, but the translation of its address
+/// takes longer than reading it, and is the same for the whole page.
+DEVICE void visit_pages(const SampleArguments& arguments) {
+    constexpr uint64_t PAGE = 2 << 20;
+    const uint64_t size = arguments.table_type == ELEMENT_FLOAT32 ? 4 : 2;
+    const uint64_t offset = threadIdx.x * PAGE, bytes = size * arguments.codebook_size * arguments.talker_hidden_size;
+    if (offset < bytes) prefetch(reinterpret_cast<const char*>(arguments.table) + offset);
+}
+
+/// The frame's header, copied to shared memory by the whole block; complete after the next barrier.
+DEVICE void copy_header(uint64_t frame, FrameHeader& to) {
+    static_assert(sizeof(FrameHeader) % 16 == 0 && sizeof(FrameHeader) / 16 <= SAMPLING_THREADS, "one piece a thread");
+    if (threadIdx.x < sizeof(FrameHeader) / 16)
+        reinterpret_cast<uint4*>(&to)[threadIdx.x] = reinterpret_cast<const uint4*>(frame)[threadIdx.x];
+}
+
 DEVICE void sample(const SampleArguments& arguments) {
     SHARED(unsigned char, memory);
     SamplingShared& shared = *reinterpret_cast<SamplingShared*>(memory);
-    uint32_t* const ranks = reinterpret_cast<uint32_t*>(memory + sizeof(SamplingShared));
+    FrameHeader& frame = *reinterpret_cast<FrameHeader*>(memory + sizeof(SamplingShared));
+    uint32_t* const ranks = reinterpret_cast<uint32_t*>(memory + sizeof(SamplingShared) + sizeof(FrameHeader));
+    const uint32_t row = blockIdx.x, entries = arguments.codebook_size;
+    RowState& shared_state = reinterpret_cast<RowState*>(arguments.rows)[row];
+    // The frame's first kernel, which wrote this, has ended before any other began (begin.cu). The status is still to come.
+    const RowState state = shared_state;
+    copy_header(arguments.frame, frame);
+    visit_pages(arguments);
     wait_for_earlier_kernels();
-    // Not before: what comes after may read what was finished before this kernel without waiting for it (attention.cu).
+    // Not before: what comes after may read what was finished before this kernel without waiting for it (attention.cuh).
     let_next_kernel_start();
 
-    const uint32_t row = blockIdx.x, entries = arguments.codebook_size;
-    FrameBlock& frame = *reinterpret_cast<FrameBlock*>(arguments.frame);
+    __syncthreads();
     if (row >= frame.batch) return;
-    RowState& shared_state = reinterpret_cast<RowState*>(arguments.rows)[row];
-    const RowState state = shared_state;
-    const bool last = arguments.codebook == arguments.codebooks;
-    int32_t status = state.status;
+    int32_t status = shared_state.status;
     if (state.active) {
         const float* const logits = reinterpret_cast<const float*>(arguments.logits) + static_cast<int64_t>(row) * entries;
         const int64_t drawn = draw(logits, entries, state, arguments.codebook, ranks, shared);
@@ -174,6 +204,7 @@ DEVICE void sample(const SampleArguments& arguments) {
             shared_state.status = status;
         }
     }
+    const bool last = arguments.codebook == arguments.codebooks;
     if (last && threadIdx.x == 0) finish(frame, *reinterpret_cast<FrameCounters*>(arguments.counters), row, state, status);
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `OVERTONE_NVCC` | the nvcc to use; `build/toolkit.rs` says what is tried without it |
 //! | `OVERTONE_CUDA_ARCHITECTURES` | a list such as `90a` or `80,90a,compute_90`, for quick builds; a release holds all |
+//! | `OVERTONE_KERNEL_CACHE` | a folder that keeps compiled kernels, so that several build folders compile them once |
 //!
 //! Without the feature `kernels` nothing is compiled.
 
@@ -13,6 +14,8 @@ use std::process::{Command, exit};
 
 #[path = "build/architectures.rs"]
 mod architectures;
+#[path = "build/cache.rs"]
+mod cache;
 #[path = "build/compile.rs"]
 mod compile;
 #[path = "build/embed.rs"]
@@ -51,9 +54,13 @@ fn build_kernels() -> Result<(), String> {
     println!("cargo::rerun-if-changed={}", toolkit.nvcc.display());
     let list = env::var("OVERTONE_CUDA_ARCHITECTURES").ok();
     let architectures = architectures::parse(list.as_deref())?;
+    // Not watched: where compiled kernels are kept does not change them.
+    let cache = cache::Cache(
+        env::var_os("OVERTONE_KERNEL_CACHE").filter(|folder| !folder.is_empty()).map(PathBuf::from),
+    );
     let jobs = env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
 
-    let modules = compile::compile_folder(&toolkit, &architectures, &folder, &output, jobs)?;
+    let modules = compile::compile_folder(&toolkit, &architectures, &folder, &output, &cache, jobs)?;
     for warning in
         modules.iter().flat_map(|module| module.log.lines()).filter(|line| line.contains("warning"))
     {

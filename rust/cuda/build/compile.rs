@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::architectures::Architecture;
+use super::cache::Cache;
 use super::toolkit::Toolkit;
 
 /// `-fmad=false`: the arithmetic of sampling is the core's, which rounds every product; a fused product says `fmaf`.
@@ -43,13 +44,14 @@ pub fn compile_folder(
     architectures: &[Architecture],
     folder: &Path,
     output: &Path,
+    cache: &Cache,
     jobs: usize,
 ) -> Result<Vec<Module>, String> {
     let sources = files(folder, "cu")?;
     let mut headers = DefaultHasher::new();
     (&toolkit.version, FLAGS).hash(&mut headers);
     for header in files(folder, "cuh")? {
-        (&header, read(&header)?).hash(&mut headers);
+        (header.file_name(), read(&header)?).hash(&mut headers);
     }
     let next = AtomicUsize::new(0);
     let modules = Mutex::new(Vec::new());
@@ -57,7 +59,7 @@ pub fn compile_folder(
         for _ in 0..jobs.clamp(1, sources.len().max(1)) {
             scope.spawn(|| {
                 while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let module = compile(toolkit, architectures, source, output, headers.clone());
+                    let module = compile(toolkit, architectures, source, output, cache, headers.clone());
                     modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(module);
                 }
             });
@@ -69,16 +71,17 @@ pub fn compile_folder(
     Ok(modules)
 }
 
-/// Compiles one file, unless what lies in `output` was made by the same compiler from the same text.
+/// Compiles one file, unless what lies in `output` or in the cache was made by the same compiler from the same text.
 fn compile(
     toolkit: &Toolkit,
     architectures: &[Architecture],
     source: &Path,
     output: &Path,
+    cache: &Cache,
     mut key: DefaultHasher,
 ) -> Result<Module, String> {
     let targets: Vec<String> = architectures.iter().map(Architecture::target).collect();
-    (source, read(source)?, &targets).hash(&mut key);
+    (source.file_name(), read(source)?, &targets).hash(&mut key);
     let key = format!("{:016x}", key.finish());
     let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let image = output.join(format!("{name}.fatbin"));
@@ -89,7 +92,14 @@ fn compile(
     {
         return Ok(Module { source: name, image, log });
     }
-    let log = run_nvcc(toolkit, &targets, source, &image)?;
+    let log = match cache.take(&key, &image) {
+        Some(log) => log,
+        None => {
+            let log = run_nvcc(toolkit, &targets, source, &image)?;
+            cache.keep(&key, &image, &log)?;
+            log
+        }
+    };
     write(&log_file, &log)?;
     // Last: a build that was interrupted leaves no key that fits.
     write(&key_file, &key)?;

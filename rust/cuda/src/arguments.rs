@@ -85,6 +85,8 @@ pub struct ProductArguments {
     pub activations_low: Address,
     /// The norm, where the block makes its activations.
     pub norm: NormArguments,
+    /// Attention, where each warp makes its activations.
+    pub attention: AttentionArguments,
     /// Sums [splits, `output_columns`, outputs] float32, or the next product's activations.
     pub output: Address,
     /// The rest of activations in two parts, or 0.
@@ -109,8 +111,8 @@ pub struct ProductArguments {
     pub reserved: u32,
 }
 
-/// `AttentionArguments` of `kernels/attention.cu`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+/// `AttentionArguments` of `kernels/attention.cuh`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct AttentionArguments {
     /// q, k, v of every column, [columns, (Nq + 2 Nkv) · D] float32.

@@ -82,6 +82,13 @@ pub struct CodeZeroTable {
     _memory: Option<Arc<DeviceMemory>>,
 }
 
+impl CodeZeroTable {
+    /// Tables whose memory others keep.
+    pub const fn new(raw: TensorReference, projected: TensorReference) -> Self {
+        Self { raw, projected, _memory: None }
+    }
+}
+
 /// What the device has been given, and by whom.
 #[derive(Debug, Default)]
 struct Queue {
@@ -149,6 +156,7 @@ impl CudaExecutor {
         let registry = Registry::load(&entered)?;
         for kernel in Kernel::ALL {
             registry.allow_shared_bytes(&entered, *kernel, shared)?;
+            registry.function(*kernel).prefer_shared_memory(&entered)?;
         }
         let stream = OwnedStream::create(&entered)?;
         let weights_memory = zeroed(&entered, &stream, weight_bytes)?;
@@ -235,7 +243,7 @@ impl CudaExecutor {
         let (width, hidden) = (self.spec.talker_hidden_size as i64, self.spec.hidden_size);
         let raw = TensorReference::new(address, float_type.into(), &[width, 1], rows);
         if !self.spec.projected {
-            return Ok(CodeZeroTable { raw, projected: raw, _memory: None });
+            return Ok(CodeZeroTable::new(raw, raw));
         }
         let entered = self.context.enter()?;
         let projection =

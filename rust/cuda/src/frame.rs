@@ -50,7 +50,7 @@ pub struct RowParameters {
     pub code_zero: i64,
 }
 
-/// The fixed part of `FrameBlock` of `kernels/frame_arguments.cuh`; [`RowParameters`] of every row follow it.
+/// `FrameHeader` of `kernels/frame_arguments.cuh`; [`RowParameters`] of every row follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct FrameHeader {
@@ -90,6 +90,8 @@ pub struct FrameHeader {
     pub code_zero_table: TensorReference,
     /// P(E0) [V0, H]; E0 without a projection.
     pub code_zero_projected: TensorReference,
+    /// Zero.
+    pub reserved: u64,
 }
 
 /// What frames counted since the predictor was loaded: `FrameCounters` of `kernels/frame_arguments.cuh`.
@@ -127,4 +129,4 @@ impl FrameBlock {
     }
 }
 
-const _: () = assert!(size_of::<FrameHeader>() == 8 + 16 * 40 && size_of::<RowParameters>() == 40);
+const _: () = assert!(size_of::<FrameHeader>() == 656 && size_of::<RowParameters>() == 40);

@@ -103,18 +103,28 @@ kernels! {
         Attention = "attention", 512, 1;
         /// Many outputs of few inputs, normalised on the way in.
         ProductWideNorm = "product_wide_norm", 256, 2;
-        /// Many outputs of few inputs.
-        ProductWide = "product_wide", 256, 2;
         /// Gate and up, normalised on the way in; silu(gate) · up on the way out.
         ProductGatedNorm = "product_gated_norm", 256, 1;
-        /// Gate and up; silu(gate) · up on the way out.
-        ProductGated = "product_gated", 256, 2;
         /// Few outputs of few inputs, normalised on the way in.
         ProductNarrowNorm = "product_narrow_norm", 256, 2;
+        /// Few outputs of attended values, which its warps make themselves.
+        ProductAttended = "product_attended", 256, 2;
+        /// Many outputs of few inputs, for up to eight columns.
+        ProductWideFew = "product_wide_few", 256, 2;
+        /// Gate and up, for up to eight columns; silu(gate) · up on the way out.
+        ProductGatedFew = "product_gated_few", 256, 2;
+        /// Few outputs of few inputs, for up to eight columns.
+        ProductNarrowFew = "product_narrow_few", 256, 2;
+        /// Few outputs of many inputs, for up to eight columns.
+        ProductDeepFew = "product_deep_few", 256, 2;
+        /// Many outputs of few inputs.
+        ProductWideMany = "product_wide_many", 256, 2;
+        /// Gate and up; silu(gate) · up on the way out.
+        ProductGatedMany = "product_gated_many", 256, 2;
         /// Few outputs of few inputs.
-        ProductNarrow = "product_narrow", 256, 2;
+        ProductNarrowMany = "product_narrow_many", 256, 2;
         /// Few outputs of many inputs.
-        ProductDeep = "product_deep", 256, 2;
+        ProductDeepMany = "product_deep_many", 256, 2;
     }
 }
 

@@ -17,4 +17,5 @@ pub mod layout;
 pub mod load;
 pub mod machine;
 pub mod plan;
+pub mod product;
 pub mod support;

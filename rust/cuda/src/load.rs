@@ -17,7 +17,8 @@ use crate::layout::{
     Address, MatrixShape, MatrixShapes, PAIR, TILE_COLUMNS, TableAddresses, WeightAddresses,
 };
 use crate::machine::Machine;
-use crate::plan::{Launch, product_launch};
+use crate::plan::Launch;
+use crate::product::product_launch;
 
 /// Largest finite float16.
 const FLOAT16_MAX: f32 = 65504.0;

@@ -11,32 +11,23 @@ use crate::arguments::{
     AttentionArguments, BeginArguments, ElementType, NormArguments, NormRowsArguments, PaddedActivations,
     ProductArguments, SampleArguments,
 };
+use crate::frame::FrameHeader;
 use crate::kernels::Kernel;
 use crate::layout::{
     Address, LayerAddresses, MatrixShape, MatrixShapes, PAIR, PREFILL_ROWS, RESIDUAL_SPLITS, RowState,
-    TILE_COLUMNS, WeightAddresses, WorkspaceAddresses,
+    WeightAddresses, WorkspaceAddresses,
 };
+use crate::product::{attends_in_place, attention_shared_bytes, norm_shared_bytes, product_launch};
 
 /// Columns up to which every block of a product normalises the residual stream itself: for more, a kernel of its own costs
 /// less. The arithmetic is the same.
-const COLUMNS_NORMALISED_IN_PLACE: usize = 4;
+const COLUMNS_NORMALISED_IN_PLACE: usize = 1;
 /// Threads of every block, except those of attention.
 const THREADS: u32 = 256;
 /// Threads of a warp.
 const WARP: usize = 32;
-/// Warps that share the inputs of a product.
-const PRODUCT_WARPS: usize = 8;
-/// Pairs of steps that a warp of a product holds at once, and one of a deep product.
-const FEW_PAIRS: usize = 4;
-const MANY_PAIRS: usize = 6;
-/// Tiles of columns that a block handles at once in a 16-bit type.
-const COLUMN_TILES: usize = 4;
-/// Sums of a tile in shared memory (`TILE_SUMS` of `kernels/product.cuh`).
-const TILE_SUMS: usize = TILE_COLUMNS * 20;
-/// By how many elements a slot is longer in shared memory (`ROW_PADDING` of `kernels/attention.cu`).
-const SLOT_PADDING: usize = 8;
 /// Bytes of `SamplingShared` of `kernels/kept_set.cuh`.
-const SAMPLING_SHARED_BYTES: usize = 5256;
+const SAMPLING_SHARED_BYTES: usize = 5264;
 /// Bytes of the largest arguments that a frame's kernels take.
 const MOST_ARGUMENT_BYTES: usize = 256;
 
@@ -235,7 +226,7 @@ impl FramePlan<'_> {
     }
 
     fn layer(&self, pass: Pass, index: usize, layer: &LayerAddresses, launches: &mut Vec<Launch>) {
-        let (shapes, workspace) = (self.shapes(), &self.workspace);
+        let (spec, shapes, workspace) = (self.spec, self.shapes(), &self.workspace);
         // The first layer finds its input complete; the others add what the layer before left.
         let residual = match index {
             0 => Residual { from: workspace.residual, partial_count: 0, to: 0 },
@@ -248,17 +239,14 @@ impl FramePlan<'_> {
         };
         let norm = self.norm(pass, layer.input_norm, residual);
         self.normalised(shapes.query_key_value, norm, pass.columns, query_key_value, launches);
-        launches.push(self.attention(pass, index, layer));
-        let to_residual =
-            |weights: Address, activations: Address, activations_low: Address| ProductArguments {
-                weights,
-                activations,
-                activations_low,
-                output: workspace.partials,
-                columns: pass.columns as u32,
-                ..ProductArguments::default()
-            };
-        launches.push(self.product(shapes.output, to_residual(layer.output, workspace.attended, 0)));
+        let attention = self.attention_arguments(pass, index, layer);
+        let mut output = self.residual_product(pass, layer.output, workspace.attended);
+        if self.slots == 1 && attends_in_place(spec) {
+            (output.activations, output.attention) = (0, attention);
+        } else {
+            launches.push(self.attention(&attention));
+        }
+        launches.push(self.product(shapes.output, output));
         let gate_up = ProductArguments {
             weights: layer.gate_up,
             output: workspace.gated,
@@ -269,7 +257,21 @@ impl FramePlan<'_> {
         let residual = Residual { from: workspace.residual, ..self.taken_in(workspace.attended_residual) };
         let norm = self.norm(pass, layer.post_attention_norm, residual);
         self.normalised(shapes.gate_up, norm, pass.columns, gate_up, launches);
-        launches.push(self.product(shapes.down, to_residual(layer.down, workspace.gated, self.gated_low())));
+        let activations_low = self.gated_low();
+        let down =
+            ProductArguments { activations_low, ..self.residual_product(pass, layer.down, workspace.gated) };
+        launches.push(self.product(shapes.down, down));
+    }
+
+    /// A product whose splits are added to the residual stream later.
+    fn residual_product(&self, pass: Pass, weights: Address, activations: Address) -> ProductArguments {
+        ProductArguments {
+            weights,
+            activations,
+            output: self.workspace.partials,
+            columns: pass.columns as u32,
+            ..ProductArguments::default()
+        }
     }
 
     /// The partial sums that the last product to the residual stream left.
@@ -328,10 +330,10 @@ impl FramePlan<'_> {
         product_launch(self.spec, self.float_type, matrix, arguments)
     }
 
-    fn attention(&self, pass: Pass, index: usize, layer: &LayerAddresses) -> Launch {
+    fn attention_arguments(&self, pass: Pass, index: usize, layer: &LayerAddresses) -> AttentionArguments {
         let (spec, workspace) = (self.spec, &self.workspace);
         let cache = self.slots * spec.key_value_width() * spec.positions() * self.float_type.size() * index;
-        let arguments = AttentionArguments {
+        AttentionArguments {
             projected: workspace.query_key_value,
             query_norm: layer.query_norm,
             key_norm: layer.key_norm,
@@ -349,15 +351,17 @@ impl FramePlan<'_> {
             pairs: self.shapes().output.total_pairs() as u32,
             epsilon: spec.rms_norm_epsilon,
             scale: 1.0 / (spec.head_size as f32).sqrt(),
-        };
+        }
+    }
+
+    /// Attention by itself: a block a key head and stream, a warp a query.
+    fn attention(&self, arguments: &AttentionArguments) -> Launch {
+        let spec = self.spec;
         let queries = spec.query_heads / spec.key_value_heads;
-        let (size, positions) = (spec.head_size, spec.positions());
-        let floats = 2 * positions * (size + SLOT_PADDING) + (queries + 1) * size + queries * positions;
         Launch {
-            // A warp for each query, one for the key, one for the value.
-            block: ((queries + 2) * WARP) as u32,
-            ..Launch::new(Kernel::Attention(self.float_type), [spec.key_value_heads, self.slots], &arguments)
-                .shared(floats * size_of::<f32>())
+            block: (queries * WARP) as u32,
+            ..Launch::new(Kernel::Attention(self.float_type), [spec.key_value_heads, self.slots], arguments)
+                .shared(queries * attention_shared_bytes(spec, self.float_type))
         }
     }
 
@@ -383,69 +387,8 @@ impl FramePlan<'_> {
             reserved: 0,
         };
         Launch::new(Kernel::Sample, [self.slots, 1], &arguments)
-            .shared(SAMPLING_SHARED_BYTES + spec.codebook_size * size_of::<u32>())
+            .shared(SAMPLING_SHARED_BYTES + size_of::<FrameHeader>() + spec.codebook_size * size_of::<u32>())
     }
-}
-
-/// Shared memory of a block that normalises rows.
-const fn norm_shared_bytes(spec: &ModelSpec) -> usize {
-    (spec.hidden_size.next_multiple_of(4) + 2 * PRODUCT_WARPS) * size_of::<f32>()
-}
-
-/// A product of `matrix` in a working type; what `arguments` says of the matrix's extents is filled in here.
-pub fn product_launch(
-    spec: &ModelSpec,
-    float_type: FloatType,
-    matrix: MatrixShape,
-    arguments: ProductArguments,
-) -> Launch {
-    let normalises = arguments.activations == 0;
-    let (kernel, tiles): (fn(FloatType) -> Kernel, usize) = match (matrix, normalises) {
-        (MatrixShape { gated: true, .. }, true) => (Kernel::ProductGatedNorm, 3),
-        (MatrixShape { gated: true, .. }, false) => (Kernel::ProductGated, 2),
-        (_, true) if is_wide(matrix) => (Kernel::ProductWideNorm, 2),
-        (_, false) if is_wide(matrix) => (Kernel::ProductWide, 2),
-        (_, true) => (Kernel::ProductNarrowNorm, 1),
-        // In float16 the deep product is the one that reads activations in two parts.
-        (_, false) if arguments.activations_low != 0 => (Kernel::ProductDeep, 1),
-        (_, false) if is_deep(matrix) && float_type != FloatType::Float16 => (Kernel::ProductDeep, 1),
-        (_, false) => (Kernel::ProductNarrow, 1),
-    };
-    let arguments = ProductArguments {
-        outputs: matrix.outputs as u32,
-        row_tiles: matrix.row_tiles() as u32,
-        pairs: matrix.pairs() as u32,
-        splits: matrix.splits as u32,
-        output_columns: arguments.columns,
-        ..arguments
-    };
-    let kernel = kernel(float_type);
-    let half = float_type != FloatType::Float32;
-    let column_tiles = if half && !normalises { COLUMN_TILES } else { 1 };
-    let sums = PRODUCT_WARPS * tiles * column_tiles * TILE_SUMS * size_of::<f32>();
-    let shared = if normalises {
-        let activations = matrix.total_pairs() * PAIR * TILE_COLUMNS * float_type.size();
-        activations + norm_shared_bytes(spec) + sums
-    } else if half {
-        // Activations on their way, then sums.
-        let pairs = if matches!(kernel, Kernel::ProductDeep(_)) { MANY_PAIRS } else { FEW_PAIRS };
-        let staged_tiles = (arguments.columns as usize).div_ceil(TILE_COLUMNS).min(COLUMN_TILES);
-        sums.max(PRODUCT_WARPS * staged_tiles * pairs * PAIR * TILE_COLUMNS * float_type.size())
-    } else {
-        sums
-    };
-    let grid = [matrix.row_tiles().div_ceil(tiles), matrix.splits];
-    Launch::new(kernel, grid, &arguments).shared(shared)
-}
-
-/// Whether two tiles a block still make blocks enough for a card, as of q, k and v.
-const fn is_wide(matrix: MatrixShape) -> bool {
-    matrix.row_tiles() >= 256
-}
-
-/// Whether a warp's share of the inputs is more than a narrow product holds at once.
-const fn is_deep(matrix: MatrixShape) -> bool {
-    matrix.pairs() > FEW_PAIRS * PRODUCT_WARPS
 }
 
 /// Rows that a graph is made for when a frame has `batch`: exactly so many up to sixteen, then the next multiple of eight,
@@ -459,4 +402,4 @@ pub fn slot_sizes(max_batch: usize) -> impl Iterator<Item = usize> {
     (1..=max_batch).filter(move |&batch| slots_for(batch, max_batch) == batch)
 }
 
-const _: () = assert!(size_of::<RowState>() == 48 && TILE_COLUMNS == 8);
+const _: () = assert!(size_of::<RowState>() == 48);

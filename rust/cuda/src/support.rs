@@ -2,11 +2,14 @@
 
 use overtone_core::spec::ModelSpec;
 
-/// The most warps of a block of attention: one for each query of a key head, one for the key, one for the value.
+/// The most warps of a block of attention: one for each query of a key head.
 const MOST_ATTENTION_WARPS: usize = 16;
 
 /// The largest head (`MOST_HEAD_SIZE` of `kernels/attention.cu`).
 const MOST_HEAD_SIZE: usize = 128;
+
+/// The most positions of a frame (`MOST_SLOTS` of `kernels/attention.cuh`).
+const MOST_POSITIONS: usize = 64;
 
 /// An architecture that the kernels cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,9 +39,13 @@ pub fn check_architecture(spec: &ModelSpec) -> Result<(), Unsupported> {
         return Err(Unsupported { what: "head_dim", found: spec.head_size, expected });
     }
     multiple("intermediate_size", spec.mlp_width, 2)?;
+    if spec.positions() > MOST_POSITIONS {
+        let expected = format!("at most {MOST_POSITIONS}");
+        return Err(Unsupported { what: "num_code_groups", found: spec.positions(), expected });
+    }
     let (what, found) = ("queries per key head", spec.query_heads / spec.key_value_heads);
-    if found + 2 > MOST_ATTENTION_WARPS {
-        return Err(Unsupported { what, found, expected: format!("at most {}", MOST_ATTENTION_WARPS - 2) });
+    if found > MOST_ATTENTION_WARPS {
+        return Err(Unsupported { what, found, expected: format!("at most {MOST_ATTENTION_WARPS}") });
     }
     Ok(())
 }

@@ -5,6 +5,8 @@
 
 #[path = "../build/architectures.rs"]
 mod architectures;
+#[path = "../build/cache.rs"]
+mod cache;
 #[path = "../build/compile.rs"]
 mod compile;
 #[path = "../build/embed.rs"]
@@ -20,6 +22,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use architectures::Architecture;
+use cache::Cache;
 use tempfile::TempDir;
 
 /// A machine of files and variables. Its Pythons print what they are made to; its compilers are of the release that they hold.
@@ -265,7 +268,7 @@ fn only_what_has_changed_is_compiled_again_and_a_failure_shows_what_the_compiler
     let nvcc = stand_in(root.path());
     let compile = |list| {
         let architectures = architectures::parse(Some(list)).unwrap();
-        compile::compile_folder(&nvcc, &architectures, &kernels, &output, 2)
+        compile::compile_folder(&nvcc, &architectures, &kernels, &output, &Cache(None), 2)
     };
     let runs = || fs::read_to_string(root.path().join("runs")).unwrap().lines().count();
 
@@ -293,6 +296,47 @@ fn only_what_has_changed_is_compiled_again_and_a_failure_shows_what_the_compiler
     fs::write(kernels.join("one.cu"), "#error").unwrap();
     let error = compile("90a").unwrap_err();
     assert!(error.contains("one.cu: error: as told"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn builds_that_share_a_cache_compile_once_wherever_their_sources_lie() {
+    let root = TempDir::new().unwrap();
+    let nvcc = stand_in(root.path());
+    let cache = Cache(Some(root.path().join("kept/kernels")));
+    let compile = |build: &str, source: &str| {
+        let (kernels, output) =
+            (root.path().join(build).join("kernels"), root.path().join(build).join("output"));
+        fs::create_dir_all(&kernels).unwrap();
+        fs::create_dir_all(&output).unwrap();
+        fs::write(kernels.join("one.cu"), source).unwrap();
+        fs::write(kernels.join("shared.cuh"), "").unwrap();
+        let architectures = architectures::parse(Some("80")).unwrap();
+        let modules = compile::compile_folder(&nvcc, &architectures, &kernels, &output, &cache, 2).unwrap();
+        assert!(modules[0].image.starts_with(&output), "a build depends on nothing outside its folder");
+        (fs::read_to_string(&modules[0].image).unwrap(), modules[0].log.clone())
+    };
+    let runs = || fs::read_to_string(root.path().join("runs")).unwrap().lines().count();
+
+    let first = compile("debug", "kernel");
+    assert!(first.1.contains("Used 8 registers"), "{}", first.1);
+    assert_eq!(compile("release", "kernel"), first);
+    assert_eq!(runs(), 1);
+    compile("release", "another kernel");
+    assert_eq!(runs(), 2);
+}
+
+#[test]
+fn the_wheels_that_the_error_names_are_what_pip_installs_for_a_build() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pyproject.toml");
+    let text = fs::read_to_string(file).unwrap();
+    let table = text.split("\n[").find(|table| table.starts_with("[build-system]")).unwrap();
+    let required: Vec<_> = table
+        .split('"')
+        .filter(|item| item.starts_with("nvidia-"))
+        .map(|item| item.split(';').next().unwrap())
+        .collect();
+    assert_eq!(required, toolkit::WHEELS.split_ascii_whitespace().collect::<Vec<_>>());
 }
 
 #[test]

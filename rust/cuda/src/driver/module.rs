@@ -134,6 +134,15 @@ impl Function {
         check_with(status, || format!("allow the kernel {} {bytes} bytes of shared memory", self.name).into())
     }
 
+    /// Asks for as much shared memory beside the cache as there is. A multiprocessor divides the two anew only when it is
+    /// empty: kernels that overlap must ask for the same.
+    pub fn prefer_shared_memory(&self, _: &Entered<'_>) -> Result<(), DriverError> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: a context is current and the function lives. The value is in percent.
+        let status = unsafe { sys::cuFuncSetAttribute(self.handle, attribute, 100) };
+        check_with(status, || format!("prefer shared memory for the kernel {}", self.name).into())
+    }
+
     fn attribute(&self, attribute: CUfunction_attribute) -> Result<u32, DriverError> {
         let mut value = 0;
         // SAFETY: the function lives; the call writes one integer.
