@@ -29,6 +29,21 @@ def published_model(spec: ModelSpec, state: dict[str, torch.Tensor], dtype: torc
     """
     if spec.projected:
         raise NotImplementedError("its class has no projection")
+    model = _unloaded(spec, dtype)
+    model.load_state_dict({name: tensor for name, tensor in state.items() if name != CODE_ZERO_TABLE}, strict=True)
+    return model
+
+
+def published_body(spec: ModelSpec, state: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.nn.Module:
+    """Its decoder alone, which takes rows [B, S, H] as `inputs_embeds`: behind the projection, where there is one."""
+    body: Any = _unloaded(spec, dtype).model
+    own = {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
+    body.codec_embedding = None
+    body.load_state_dict({name: tensor for name, tensor in own.items() if "codec_embedding" not in name}, strict=True)
+    return body
+
+
+def _unloaded(spec: ModelSpec, dtype: torch.dtype) -> torch.nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers.models.qwen3_omni_moe import (  # noqa: PLC0415
@@ -49,9 +64,7 @@ def published_model(spec: ModelSpec, state: dict[str, torch.Tensor], dtype: torc
     )
     kind = modeling_qwen3_omni_moe.Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration
     # Casting a finished model would also round the rotary frequencies, which the class keeps in float32.
-    model = kind._from_config(config, dtype=dtype, attn_implementation="sdpa").to("cuda").eval()  # noqa: SLF001
-    model.load_state_dict({name: tensor for name, tensor in state.items() if name != CODE_ZERO_TABLE}, strict=True)
-    return model
+    return kind._from_config(config, dtype=dtype, attn_implementation="sdpa").to("cuda").eval()  # noqa: SLF001
 
 
 def generated_frame(
