@@ -1,8 +1,8 @@
 # Builds, tests and shows overtone. `make` lists the targets.
 #
 # Everything built lies in target/ (cargo's and ours) and dist/ (what would be published); the environment that
-# `make demo` leaves for its user is .venv. Needs Python >= 3.10 with venv, Rust and a C++ compiler; the rest comes from
-# PyPI and crates.io, pinned by Cargo.lock and .ci/requirements-*.txt.
+# `make demo` leaves for its user is .venv. Needs Python >= 3.10 with venv, Rust and a C++ compiler; the rest, nvcc too,
+# comes from PyPI and crates.io, pinned by Cargo.lock, pyproject.toml and .ci/requirements-*.txt.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -12,8 +12,6 @@ SHELL := bash
 PYTHON ?= python3
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# One interpreter for every build: another would make cargo build the bindings again.
-export PYO3_PYTHON := $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SDIST := dist/overtone-$(VERSION).tar.gz
@@ -22,15 +20,20 @@ WHEEL := dist/overtone-$(VERSION)-cp310-abi3-manylinux_2_28_$(shell uname -m).wh
 TARGET := $(CARGO_TARGET_DIR)
 TOOLS := $(TARGET)/tools
 TESTS := $(TARGET)/tests
+# One interpreter for every build: another would make cargo build the bindings again. Its environment has nvcc too.
+export PYO3_PYTHON := $(abspath $(TOOLS))/bin/python
+# The kernels take a minute to compile: lints, tests and the wheel share what comes out.
+export OVERTONE_KERNEL_CACHE ?= $(abspath $(TARGET))/kernels
 NEXTEST := $(or $(shell command -v cargo-nextest),$(TARGET)/nextest/bin/cargo-nextest)
 CARGO_HOME ?= $(HOME)/.cargo
 # Tests are checked for what they call, not for how completely they are annotated.
 MYPY_OF_TESTS := --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --allow-any-generics --no-warn-return-any
 
-SOURCES := $(shell find rust python -type f -not -name '*.py[co]' -not -name '*.so') \
+SOURCES := $(shell find kernels rust python -type f -not -name '*.py[co]' -not -name '*.so' -not -path 'rust/simt/*') \
     Cargo.toml Cargo.lock pyproject.toml README.md CHANGELOG.md LICENSE
+KERNELS := $(shell find kernels rust/simt -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp')
 
-.PHONY: help demo test test-rust test-python lint lint-rust lint-python docs-check format wheel sdist check-dist bench develop clean
+.PHONY: help demo test test-rust test-python lint lint-rust lint-kernels lint-python docs-check format wheel sdist check-dist bench develop clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,18 +65,21 @@ bench: .venv/ready $(DEMO)/frames.safetensors ## Measure ms per frame on this ma
 
 test: test-rust test-python ## Run every test, against the wheel that the sdist builds.
 
-test-rust: $(NEXTEST) ## Run the tests and documentation examples of the Rust crates.
+test-rust: $(NEXTEST) $(TOOLS)/ready ## Run the tests and documentation examples of the Rust crates.
 	$(NEXTEST) nextest run --workspace --locked
 	cargo test --workspace --locked --doc
 
 test-python: $(TESTS)/ready check-dist ## Run pytest and the docstring examples against the installed wheel.
 	$(TESTS)/bin/pytest --doctest-modules --pyargs overtone tests
 
-lint: lint-rust lint-python ## Check format, lints, types and the stubs of the compiled module.
+lint: lint-rust lint-kernels docs-check lint-python ## Check format, lints, documentation, types and the stubs of the compiled module.
 
-lint-rust: ## Check the Rust crates: rustfmt, clippy.
+lint-rust: $(TOOLS)/ready ## Check the Rust crates: rustfmt, clippy.
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+lint-kernels: $(TOOLS)/ready ## Check the kernels and the C++ that tests run them under: clang-format.
+	$(TOOLS)/bin/clang-format --dry-run --Werror $(KERNELS)
 
 lint-python: $(TOOLS)/ready $(TESTS)/ready ## Check Python: ruff, mypy, and stubtest against the installed wheel.
 	$(TOOLS)/bin/ruff check
@@ -82,12 +88,13 @@ lint-python: $(TOOLS)/ready $(TESTS)/ready ## Check Python: ruff, mypy, and stub
 	$(TESTS)/bin/mypy $(MYPY_OF_TESTS) tests
 	$(TESTS)/bin/stubtest overtone._core --mypy-config-file pyproject.toml
 
-docs-check: ## Check the links in the documentation of the Rust crates.
+docs-check: $(TOOLS)/ready ## Check the links in the documentation of the Rust crates.
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
 	cargo doc --workspace --no-deps --locked --document-private-items
 
-format: $(TOOLS)/ready ## Format Rust and Python, and mend what ruff can mend.
+format: $(TOOLS)/ready ## Format Rust, kernels and Python, and mend what ruff can mend.
 	cargo fmt --all
+	$(TOOLS)/bin/clang-format -i $(KERNELS)
 	$(TOOLS)/bin/ruff check --fix
 	$(TOOLS)/bin/ruff format
 
@@ -124,13 +131,14 @@ $(WHEEL): $(SDIST)
 
 develop: .venv/ready .ci/requirements-tests.txt $(TOOLS)/ready ## Install overtone editable in .venv with the test tools, for quick edits: .venv/bin/pytest.
 	@.venv/bin/pip install --quiet -r .ci/requirements-tests.txt
-	VIRTUAL_ENV=$(CURDIR)/.venv $(TOOLS)/bin/maturin develop
+	PATH="$(TOOLS)/bin:$$PATH" VIRTUAL_ENV=$(CURDIR)/.venv $(TOOLS)/bin/maturin develop
 
-$(TOOLS)/ready: .ci/requirements-tools.txt
+# nvcc's wheels are pinned where pip reads them for every build: in pyproject.toml.
+$(TOOLS)/ready: .ci/requirements-tools.txt pyproject.toml
 	@echo "== tools: $(TOOLS)"
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("error: Python 3.10 or newer is needed; name one with make PYTHON=...")'
 	@$(PYTHON) -m venv --clear $(TOOLS)
-	@$(TOOLS)/bin/pip install --quiet -r $<
+	@$(TOOLS)/bin/pip install --quiet -r $< -r <(sed -n 's/^ *"\(nvidia-[^"]*\)".*/\1/p' pyproject.toml)
 	@touch $@
 
 $(TESTS)/ready: $(WHEEL) .ci/requirements-tests.txt

@@ -1,4 +1,4 @@
-"""Checks what would be published: the platform policy of the wheel, and that both archives hold the package alone.
+"""Checks what would be published: the platform policy of the wheel, and what both archives hold.
 
 usage: check_distributions.py WHEEL SDIST
 
@@ -9,6 +9,8 @@ broken one ends it with exit status 1.
 from __future__ import annotations
 
 import json
+import re
+import struct
 import subprocess
 import sys
 import tarfile
@@ -19,13 +21,23 @@ from pathlib import Path, PurePosixPath
 POLICY = (2, 28)
 """The newest glibc, as (major, minor), that the wheel may ask for: manylinux_2_28."""
 
+LARGEST_WHEEL = 8 * 2**20
+"""Bytes. Kernels are compressed; a wheel beyond this holds something that nobody meant to ship."""
+
+KERNELS = Path("kernels")
+ARCHITECTURES = Path("rust/cuda/build/architectures.rs")
+
+KINDS = {1: "compute", 2: "sm"}
+"""Of an entry of a fat binary: PTX and machine code, as nvcc names what they are for."""
+
 PACKAGE = Path("python/overtone")
 EXTENSION = "overtone/_core.abi3.so"
 
 SDIST_TOP = {
-    "CHANGELOG.md", "Cargo.lock", "Cargo.toml", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "python", "rust",
+    "CHANGELOG.md", "Cargo.lock", "Cargo.toml", "LICENSE", "PKG-INFO", "README.md", "kernels", "pyproject.toml",
+    "python", "rust",
 }  # fmt: skip
-SDIST_SUFFIXES = {"", ".lock", ".md", ".py", ".pyi", ".rs", ".toml", ".typed"}
+SDIST_SUFFIXES = {"", ".cu", ".cuh", ".lock", ".md", ".py", ".pyi", ".rs", ".toml", ".typed"}
 
 
 def require(promise: str, broken: object) -> None:
@@ -78,13 +90,49 @@ def check_wheel_contents(wheel: Path) -> None:
     require("the extension module names no folder of the machine it was built on", [p for p in here if p in extension])
 
 
+def fat_binaries(extension: bytes) -> list[list[str]]:
+    """What each fat binary embedded in the extension module holds: `sm_80` is machine code, `compute_90` PTX.
+
+    A fat binary is a header (magic, version 1, size of the header, bytes that follow) and entries: kind, size of the
+    entry's header, bytes that follow, and at offset 28 the compute capability.
+    """
+    found = []
+    for match in re.finditer(re.escape(b"\x50\xed\x55\xba\x01\x00\x10\x00"), extension):
+        place = match.end() + 8
+        end = place + struct.unpack_from("<Q", extension, match.end())[0]
+        entries = []
+        while place < end:
+            kind, _, header_bytes, code_bytes = struct.unpack_from("<HHIQ", extension, place)
+            (capability,) = struct.unpack_from("<I", extension, place + 28)
+            entries.append(f"{KINDS[kind]}_{capability}")
+            place += header_bytes + code_bytes
+        found.append(entries)
+    return found
+
+
+def check_kernels(wheel: Path) -> None:
+    """The extension module embeds every kernel, for each architecture that a release is for."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = fat_binaries(archive.read(EXTENSION))
+    declared = re.search(r'const ALL: &str = "(.*)";', ARCHITECTURES.read_text())
+    assert declared
+    names = [name.rstrip("af") for name in declared[1].split(",")]
+    expected = sorted(name if name.startswith("compute_") else f"sm_{name}" for name in names)
+    files = len(list(KERNELS.glob("*.cu")))
+    require(f"the wheel embeds the kernels of {files} files", len(found) != files and f"{len(found)} found")
+    require(f"each is there for {', '.join(expected)}", [entries for entries in found if sorted(entries) != expected])
+    size = wheel.stat().st_size
+    require(f"the wheel has no more than {LARGEST_WHEEL:,} bytes", size > LARGEST_WHEEL and f"{size:,}")
+
+
 def check_sdist_contents(sdist: Path) -> None:
     """The sdist holds sources, and nothing built, cached or recorded."""
     with tarfile.open(sdist) as archive:
         files = [PurePosixPath(*PurePosixPath(member.name).parts[1:]) for member in archive if member.isfile()]
     strangers = [str(f) for f in files if f.parts[0] not in SDIST_TOP or f.suffix not in SDIST_SUFFIXES]
     require("the sdist holds sources and nothing else", strangers)
-    missing = sorted(SDIST_TOP - {file.parts[0] for file in files})
+    kernels = set(map(str, KERNELS.glob("*.cu*")))
+    missing = sorted(SDIST_TOP - {file.parts[0] for file in files}) + sorted(kernels - set(map(str, files)))
     require("the sdist has all that a build needs", missing)
 
 
@@ -93,6 +141,7 @@ def main() -> None:
     wheel, sdist = map(Path, sys.argv[1:])
     check_tags(wheel)
     check_wheel_contents(wheel)
+    check_kernels(wheel)
     check_sdist_contents(sdist)
 
 

@@ -67,6 +67,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+@pytest.fixture(autouse=True)
+def auto_is_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `executor="auto"` be the CPU in tests that are not about a GPU, whatever the machine has, and in the
+    processes that they start."""
+    if any(request.node.get_closest_marker(marker) for marker in ("gpu", "tensorrt")):
+        return
+
+    # A process that has looked at its devices does not look again.
+    if overtone._core.describe_cuda()["problem"] is None:
+
+        def absent(_ordinal: int | None = None) -> None:
+            raise overtone.CudaUnavailableError("the tests hide cuda. Mark a test that needs it.")
+
+        monkeypatch.setattr("overtone._core.check_cuda", absent)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.fixture(scope="session")
 def data_directory() -> Path:
     """`tests/data`."""

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from command_line import CommandLine, assert_refused
 from golden import GOLDEN_NAMES, GoldenDirectory
 from overtone import CodePredictor, ModelSpec, __version__, _core, estimate_memory
+from overtone.cli.options import WORKING_TYPES
 from overtone.cli.weight_traffic import key_value_bytes, weight_traffic
 
 
@@ -85,11 +86,9 @@ class TestInfo:
         rows = [line.split() for line in outcome.out.splitlines()]
         assert ["family", document["family"]] in rows
         assert ["codebook", "size", "V", str(document["architecture"]["codebook_size"])] in rows
-        floors = [
-            document["working_types"][dtype]["floor_ms_per_frame"]["H200"] for dtype in ("float32", "bfloat16", "int8")
-        ]
+        floors = [document["working_types"][dtype]["floor_ms_per_frame"]["H200"] for dtype in WORKING_TYPES]
         shown = next(row for row in rows if row[:1] == ["H200"])
-        assert [float(cell) for cell in shown[-3:]] == pytest.approx(floors, abs=6e-4)
+        assert [float(cell) for cell in shown[-4:]] == pytest.approx(floors, abs=6e-4)
 
     def test_a_checkpoint_without_the_talker_says_so(self, overtone: CommandLine, standalone: GoldenDirectory) -> None:
         assert printed_json(overtone, "info", standalone.path)["architecture"]["code_zero_size"] is None
@@ -221,7 +220,7 @@ class TestDoctor:
         findings = {finding["subject"]: finding for finding in document["findings"]}
         assert findings["cpu executor"]["good"] is True
         assert f"{np.__version__}" in findings["Python"]["found"]
-        for name in ("cuda", "tensorrt", "onnxruntime"):
+        for name in ("tensorrt", "onnxruntime"):
             assert findings[f"{name} executor"]["good"] is False
 
     def test_what_is_missing_comes_with_the_command_that_mends_it(

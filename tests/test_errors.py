@@ -169,7 +169,10 @@ def test_paths_may_be_bytes_or_path_objects(omni_tiny: GoldenDirectory, tmp_path
         ({"dtype": ""}, 'dtype "": no such type', "dtype"),
         ({"executor": "gpu"}, "executor: found 'gpu', expected one of auto, cpu", "executor"),
         ({"executor": None}, "executor: found None", "executor"),
-        ({"device": "cuda:0"}, "device: found 'cuda:0', expected None or 'cpu'", "device"),
+        ({"executor": "cpu", "device": "cuda:0"}, "device: found 'cuda:0', expected None or 'cpu'", "device"),
+        ({"device": "gpu"}, "device: found 'gpu', expected None, 'cpu', 'cuda', or a CUDA device", "device"),
+        ({"device": -1}, "device: found '-1', expected None, 'cpu'", "device"),
+        ({"executor": "cuda", "device": "cpu"}, "device: found 'cpu', expected None or a CUDA device", "device"),
         ({"spec_verify_size": None}, "spec_verify_size: found None", "spec_verify_size"),
     ],
 )

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import overtone
-from overtone import CodePredictor, CudaUnavailableError, UnsupportedError
+from golden import GoldenDirectory
+from overtone import CodePredictor, CudaUnavailableError, UnsupportedError, _core
 
 PACKAGE_ROOT = Path(overtone.__file__).parent.parent
 
@@ -103,13 +104,13 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_asking_for_cuda_gives_advice() -> None:
-    with pytest.raises(CudaUnavailableError, match='use executor="cpu"'):
+    with pytest.raises(CudaUnavailableError, match=r"\. [A-Z].*\.$"):
         CodePredictor("cuda")
 
 
 @pytest.mark.parametrize("executor", ["tensorrt", "onnxruntime"])
 def test_asking_for_another_executor_gives_advice(executor: str) -> None:
-    with pytest.raises(UnsupportedError, match=f'no {executor} executor yet; use executor="cpu"') as refused:
+    with pytest.raises(UnsupportedError, match=f'no {executor} executor yet; use executor="cuda"') as refused:
         CodePredictor(executor)
     assert refused.value.key == "executor"
 
@@ -117,4 +118,29 @@ def test_asking_for_another_executor_gives_advice(executor: str) -> None:
 def test_auto_is_the_cpu_here_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "overtone"):
         assert CodePredictor("auto").executor == "cpu"
-    assert [record.getMessage() for record in caplog.records] == ["executor auto: cpu, the only one this version has"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("executor auto: cpu, because cuda cannot run here: ")
+
+
+def test_auto_on_a_cuda_device_is_no_wish_but_an_order() -> None:
+    with pytest.raises(CudaUnavailableError):
+        CodePredictor("auto", device="cuda:0")
+
+
+def test_what_cuda_cannot_run_goes_to_the_cpu_when_nobody_asked_for_cuda(
+    omni_tiny: GoldenDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("overtone._core.check_cuda", lambda ordinal: None)
+    with caplog.at_level("INFO", "overtone"):
+        predictor = CodePredictor.from_pretrained(omni_tiny.path, dtype="int8")
+    assert (predictor.executor, predictor.device, predictor.dtype) == ("cpu", "cpu", "int8")
+    assert "cuda cannot run this" in caplog.records[-1].getMessage()
+    with pytest.raises(UnsupportedError, match="int8"):
+        CodePredictor.from_pretrained(omni_tiny.path, "cuda", dtype="int8")
+
+
+def test_what_is_there_of_cuda_can_be_asked_anywhere() -> None:
+    report = _core.describe_cuda()
+    assert set(report) == {"kernels", "architectures", "driver", "devices", "problem", "advice"}
+    assert (report["problem"] is None) == bool(report["devices"])
+    assert (report["problem"] is None) == (report["advice"] is None)

@@ -569,3 +569,28 @@ def test_exceptions_survive_pickling_with_their_attributes() -> None:
 def test_tensor_is_public() -> None:
     assert overtone.Tensor is Tensor
     assert Tensor.__module__ == "overtone"
+
+
+def test_a_tensor_goes_to_where_it_is_by_staying_there() -> None:
+    tensor = Tensor.zeros([2, 3], "bfloat16", "cpu")
+    assert tensor.to("cpu") is tensor
+    for name in ("gpu", "cuda:", "cuda:x", "cuda:-1", ""):
+        with pytest.raises(InputError, match="expected cpu, or a CUDA device such as cuda:0"):
+            tensor.to(name)
+        with pytest.raises(InputError, match="expected cpu, or a CUDA device such as cuda:0"):
+            Tensor.zeros([1], "int32", name)
+
+
+def test_elements_are_overwritten_by_those_of_the_same_type_and_shape() -> None:
+    tensor = Tensor.zeros([2, 3], "int64")
+    earlier = tensor.numpy()
+    columns = np.arange(12, dtype=np.int64).reshape(2, 6)[:, ::2]
+    tensor.copy_from(columns)
+    np.testing.assert_array_equal(earlier, columns)
+    tensor.copy_from(tensor)
+    np.testing.assert_array_equal(earlier, columns)
+    for wrong, found in ((columns.astype(np.int32), r"int32 \[2, 3\]"), (columns[:1], r"int64 \[1, 3\]")):
+        with pytest.raises(InputError, match=rf"source: {found}, expected int64 \[2, 3\]"):
+            tensor.copy_from(wrong)
+    with pytest.raises(InputError, match="read-only or strided"):
+        Tensor.from_dlpack(earlier[:, ::2]).copy_from(columns[:, ::2])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from overtone._core import ModelSpec, Tensor, __version__
 from overtone.binding import Binding
+from overtone.codes_ring import CodesRing
 from overtone.errors import (
     BindingError,
     CaptureError,
@@ -38,6 +39,7 @@ __all__ = [
     "CaptureError",
     "CheckpointError",
     "CodePredictor",
+    "CodesRing",
     "ConfigError",
     "CudaUnavailableError",
     "DeviceError",

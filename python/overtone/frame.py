@@ -6,7 +6,7 @@ A frame is prepared to be launched many times; :class:`HostFrame` is what came o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overtone.errors import FrameError
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from overtone._core import PreparedFrame, Tensor
-    from overtone._typing import Sampling, TensorLike
+    from overtone._core import Tensor
+    from overtone._typing import FrameCompletion, Prepared, Sampling, TensorLike
+    from overtone.codes_ring import CodesRing
 
 __all__ = ["BoundFrame", "Frame", "FramePlan", "HostFrame"]
 
@@ -37,6 +38,13 @@ class FramePlan:
         active: [B] bool or integers: rows whose entry is 0 are left out; of their outputs only the status is written.
         advance_frame_idx: Add one to the frame index after each launch. In a tensor [1] it counts launches; in a
             tensor [B] the entries of rows that took part are advanced.
+        codes_ring: Collects the codes of many frames (:meth:`CodePredictor.codes_ring`); then there is no
+            ``output_codes``, and ``Frame.codes`` is the ring's tensor.
+
+    On the cuda executor ``talker_last_hidden`` is on the device. All else may be there too, and is then read when the
+    frame's turn comes on its stream, or in host memory, and is then read when the frame is launched. Inside a capture
+    only what is on the device can change from replay to replay, so a host's ``code_zero``, ``active``, sampling other
+    than greedy, and with that ``frame_idx``, raise :class:`~overtone.errors.CaptureError`.
     """
 
     active_batch_size: int
@@ -46,6 +54,7 @@ class FramePlan:
     frame_idx: int | TensorLike = -1
     active: TensorLike | None = None
     advance_frame_idx: bool = False
+    codes_ring: CodesRing | None = None
 
 
 class HostFrame(NamedTuple):
@@ -58,9 +67,28 @@ class HostFrame(NamedTuple):
     logits: NDArray[np.float32] | None
 
 
+class _Complete:
+    """The completion of a frame that had run when its call returned."""
+
+    def ready(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+_COMPLETE = _Complete()
+
+
 @dataclass(frozen=True, eq=False)
 class Frame:
     """Outputs of one frame: tensors that export DLPack and, on the CPU, NumPy arrays.
+
+    On the cuda executor the frame may still be under way. Whoever takes a tensor through a protocol is ordered after
+    it: ``torch.from_dlpack(frame.codes)`` on torch's current stream, without a wait of the host;
+    ``frame.codes.numpy()`` waits. Tensors of :meth:`CodePredictor.predict_frame` keep their memory for as long as they,
+    or what was made of them, live. As in torch's own allocator it is then reused in the order of the stream that the
+    frame ran on; let go of tensors that another stream still reads only when it is done.
 
     Args:
         codes: [B, C] int32 (or the type of the caller's own tensor), ``code_0`` first.
@@ -70,6 +98,7 @@ class Frame:
         status: [B] int32: 0 good, or left out of the frame; j > 0 the first codebook whose draw failed; -1 ``code_0``
             out of range.
         logits: [B, R, V] float32 when asked for, else None.
+        completion: Tells when they are there; where frames reuse their outputs, those of the newest.
     """
 
     codes: Tensor
@@ -77,10 +106,16 @@ class Frame:
     codec_hiddens: Tensor
     status: Tensor
     logits: Tensor | None = None
+    completion: FrameCompletion = field(default=_COMPLETE, repr=False)
 
     def ready(self) -> bool:
-        """Whether the frame has completed; asks without waiting. On the CPU it always has."""
-        return True
+        """Whether the frame has completed; asks without waiting. On the CPU it always has.
+
+        Raises:
+            CaptureError: The frame was recorded into a graph, whose launches overtone does not see.
+            DeviceError: The device failed.
+        """
+        return self.completion.ready()
 
     def wait(self) -> Frame:
         """Wait for the frame, and check every row.
@@ -90,7 +125,10 @@ class Frame:
 
         Raises:
             FrameError: Rows failed; ``rows`` and ``statuses`` tell which and how.
+            CaptureError: The frame was recorded into a graph, whose launches overtone does not see.
+            DeviceError: The device failed.
         """
+        self.completion.wait()
         statuses = self.status.tolist()
         failed = [row for row, status in enumerate(statuses) if status != 0]
         if failed:
@@ -103,6 +141,8 @@ class Frame:
 
         Raises:
             FrameError: Rows failed; ``rows`` and ``statuses`` tell which and how.
+            CaptureError: As for :meth:`wait`.
+            DeviceError: As for :meth:`wait`.
         """
         self.wait()
         logits = None if self.logits is None else self.logits.numpy()
@@ -123,23 +163,26 @@ class BoundFrame:
     Outputs stay the same tensors from launch to launch; inputs are read anew each time.
     """
 
-    def __init__(self, prepared: PreparedFrame, frame: Frame) -> None:
-        self._prepared = prepared
-        self.frame = frame
+    __slots__ = ("_launch", "frame")
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._launch = prepared.launch
+        self.frame = Frame(*prepared.outputs())
 
     def launch(self, stream: object = None) -> Frame:
         """Run the frame with what its tensors hold now.
 
         Args:
-            stream: Where to order the work. The CPU executor runs before it returns and needs none.
+            stream: Where to order the work: an integer handle, anything with ``__cuda_stream__`` or ``cuda_stream``, or
+                None for torch's current stream. The CPU executor runs before it returns and needs none.
 
         Returns:
             The bound outputs.
 
         Raises:
-            InputError: A value read from a parameter tensor is out of range.
-            DeviceError: The predictor was made before this process was forked.
+            InputError: A value read from a parameter tensor on the host is out of range.
+            CaptureError: The stream is under capture, and a value on the host would be repeated by every replay.
+            DeviceError: The device refused, or the predictor was made before this process was forked.
         """
-        del stream
-        self._prepared.launch()
+        self._launch(stream)
         return self.frame

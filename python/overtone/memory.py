@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overtone import _core
-from overtone.arguments import whole_number
+from overtone.arguments import refused, whole_number
 
 if TYPE_CHECKING:
     from overtone._core import ModelSpec
 
 __all__ = ["MemoryEstimate", "estimate_memory"]
 
+_ESTIMATES = {"cpu": _core.estimate_memory, "cuda": _core.estimate_cuda_memory}
+
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of host memory of a predictor on the CPU.
+    """Bytes of memory of a predictor: the host's on the CPU, the device's on CUDA.
 
     Args:
         weights: Packed weights and embedding tables.
@@ -32,21 +34,27 @@ class MemoryEstimate:
         return self.weights + self.context
 
 
-def estimate_memory(spec: ModelSpec, dtype: str = "bfloat16", max_batch: int = 8) -> MemoryEstimate:
-    """Estimate the memory of a CPU predictor from its architecture alone.
+def estimate_memory(
+    spec: ModelSpec, dtype: str = "bfloat16", max_batch: int = 8, executor: str = "cpu"
+) -> MemoryEstimate:
+    """Estimate the memory of a predictor from its architecture alone.
 
     Args:
         spec: The architecture, from :meth:`ModelSpec.from_directory` or :meth:`ModelSpec.named`.
-        dtype: Working type: ``float32``, ``bfloat16`` or ``int8``. Tables are taken to be stored in bfloat16 unless
-            it is ``float32``.
+        dtype: Working type: ``float32``, ``bfloat16``, ``int8`` on the CPU and ``float16`` on CUDA. Tables are taken to
+            be stored in bfloat16 on the CPU unless it is ``float32``, and in the working type on CUDA.
         max_batch: Largest batch.
+        executor: ``cpu`` or ``cuda``.
 
     Raises:
-        InputError: ``max_batch`` is not positive, or the type is unknown.
+        InputError: ``max_batch`` is not positive, the type is unknown, or there is no such executor.
+        UnsupportedError: The executor does not have the type.
 
     >>> spec = _core.ModelSpec.named("qwen3-tts-0.6b")
     >>> estimate_memory(spec, "bfloat16", max_batch=1).weights // 1_000_000
     289
     """
-    weights, context = _core.estimate_memory(spec, dtype, whole_number("max_batch", max_batch))
+    if executor not in _ESTIMATES:
+        raise refused("executor", executor, " or ".join(_ESTIMATES))
+    weights, context = _ESTIMATES[executor](spec, dtype, whole_number("max_batch", max_batch))
     return MemoryEstimate(weights, context)

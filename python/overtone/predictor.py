@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from os import fsdecode
 from typing import TYPE_CHECKING, Any
 
-from overtone import _core
-from overtone._core import Tensor
 from overtone.arguments import refused, whole_number
+from overtone.codes_ring import CodesRing
 from overtone.errors import BindingError, InputError, OvertoneError
 from overtone.executors import choose_executor, decline_speculation, type_name
 from overtone.frame import BoundFrame, Frame, FramePlan
-from overtone.sampling import split_sampling
+from overtone.sampling import given_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overtone._core import CpuExecutor, ModelSpec, PreparedFrame
-    from overtone._typing import Path, Progress, Sampling, TensorLike
+    from overtone._core import ModelSpec, Tensor
+    from overtone._typing import Executor, Path, Prepared, Progress, Sampling, TensorLike
     from overtone.binding import Binding
 
 __all__ = ["CodePredictor"]
@@ -37,12 +35,22 @@ class CodePredictor:
     own from :meth:`predict_frame` (the buffers of :meth:`run_frame` serve one caller). It must not be used in a process
     forked after it was made.
 
+    Every ``stream`` is an integer handle, an object with ``__cuda_stream__`` or ``cuda_stream``, or None for torch's
+    current stream (the default stream where torch is not imported). Work is ordered on it, and a frame on another
+    stream than the one before waits for that by event. The CPU executor runs before a call returns, and needs none.
+
+    Inside a stream capture a frame is recorded into the caller's graph. What it uses is then kept for as long as the
+    predictor lives, which has to outlive the graph. Launches of the graph and other frames of the predictor share one
+    workspace: the caller keeps them in order, on one stream for example.
+
     Args:
-        executor: ``auto``, ``cpu``, ``cuda``, ``tensorrt`` or ``onnxruntime``.
-        device: Where to run; on the CPU executor None or ``cpu``.
+        executor: ``auto``, ``cpu``, ``cuda``, ``tensorrt`` or ``onnxruntime``. ``auto`` is cuda where that can run the
+            checkpoint, else cpu, and the log (``overtone``, level info) says why.
+        device: Where to run: None, ``cpu``, ``cuda`` or ``cuda:1``, as text, as a torch device or as an ordinal. None
+            is device 0 on the cuda executor.
         dtype: Working type. On the CPU: ``float32``, ``bfloat16`` (weights; activations are float32 always), ``int8``
-            (weight-only, per output row), or None for the type that keeps the stored weights exactly. torch and NumPy
-            types are taken too.
+            (weight-only, per output row); on CUDA: ``float32``, ``bfloat16`` or ``float16``. None is the type that
+            keeps the stored weights exactly. torch and NumPy types are taken too.
         threads: Threads of the CPU executor; None for ``OVERTONE_NUM_THREADS``, else every core.
 
     Raises:
@@ -52,14 +60,13 @@ class CodePredictor:
     """
 
     def __init__(
-        self, executor: str = "auto", device: str | None = None, dtype: object = None, *, threads: int | None = None
+        self, executor: str = "auto", device: object = None, dtype: object = None, *, threads: int | None = None
     ) -> None:
-        self._executor_name = choose_executor(executor, device)
+        self._choice = choose_executor(executor, device)
+        self._executor_name = self._choice.name
         self._dtype = None if dtype is None else type_name(dtype)
         self._threads = None if threads is None else whole_number("threads", threads)
-        self._core: CpuExecutor | None = None
-        self._reused: dict[tuple[int, str, bool], Frame] = {}
-        self._codec_hiddens: Tensor | None = None
+        self._core: Executor | None = None
 
     # --- making one -------------------------------------------------------------------------------------------------
 
@@ -68,7 +75,7 @@ class CodePredictor:
         cls,
         checkpoint: Path,
         executor: str = "auto",
-        device: str | None = None,
+        device: object = None,
         dtype: object = None,
         max_batch: int = 8,
         spec_verify_size: int = 0,
@@ -116,7 +123,7 @@ class CodePredictor:
         config: Mapping[str, Any] | str,
         state_dict: Mapping[str, TensorLike],
         executor: str = "auto",
-        device: str | None = None,
+        device: object = None,
         dtype: object = None,
         max_batch: int = 8,
         spec_verify_size: int = 0,
@@ -148,13 +155,10 @@ class CodePredictor:
         if not isinstance(state_dict, Mapping):
             raise refused("state_dict", state_dict, "a mapping of names to tensors")
         text = config if isinstance(config, str) else json.dumps(dict(config), default=_jsonable)
-        predictor._core = _core.CpuExecutor.from_tensors(
-            text,
-            dict(state_dict),
-            predictor._dtype,
-            whole_number("max_batch", max_batch),
-            predictor._threads,
-            progress,
+        rows = whole_number("max_batch", max_batch)
+        predictor._core, predictor._executor_name = predictor._choice.make(
+            lambda kind, last: kind.from_tensors(text, dict(state_dict), predictor._dtype, rows, last, progress),
+            threads=predictor._threads,
         )
         return predictor
 
@@ -177,7 +181,7 @@ class CodePredictor:
             max_batch: Largest number of rows of one frame.
             spec_verify_size: Rows of a speculative verify pass. 0 is the step-by-step loop; so is, for now, any other
                 value, which is said once in the log.
-            stream: Ignored by the CPU executor.
+            stream: Not needed: everything is in place when the call returns.
             code_zero_table: As for :meth:`from_pretrained`.
             progress: Called with (bytes done, bytes in all) while loading.
 
@@ -188,17 +192,14 @@ class CodePredictor:
         """
         del stream
         decline_speculation(spec_verify_size)
-        self._core = _core.CpuExecutor.load(
-            fsdecode(artifact_dir),
-            fsdecode(checkpoint_dir) if checkpoint_dir else None,
-            None if code_zero_table is None else fsdecode(code_zero_table),
-            self._dtype,
-            whole_number("max_batch", max_batch),
-            self._threads,
-            progress,
+        rows = whole_number("max_batch", max_batch)
+        artifacts = fsdecode(artifact_dir)
+        checkpoint = fsdecode(checkpoint_dir) if checkpoint_dir else None
+        table = None if code_zero_table is None else fsdecode(code_zero_table)
+        self._core, self._executor_name = self._choice.make(
+            lambda kind, last: kind.load(artifacts, checkpoint, table, self._dtype, rows, last, progress),
+            threads=self._threads,
         )
-        self._reused.clear()
-        self._codec_hiddens = None
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -208,13 +209,23 @@ class CodePredictor:
         return self._executor_name
 
     @property
+    def device(self) -> str:
+        """Where frames run: ``cpu``, or ``cuda:0`` for example."""
+        return self._loaded.device
+
+    @property
+    def device_name(self) -> str | None:
+        """The product's name of a CUDA device; None on the CPU."""
+        return self._loaded.device_name
+
+    @property
     def spec(self) -> ModelSpec:
         """The architecture."""
         return self._loaded.spec
 
     @property
     def dtype(self) -> str:
-        """Working type: ``float32``, ``bfloat16`` or ``int8``."""
+        """Working type: ``float32``, ``bfloat16``, ``float16`` or ``int8``."""
         return self._loaded.dtype
 
     @property
@@ -224,12 +235,12 @@ class CodePredictor:
 
     @property
     def threads(self) -> int:
-        """Threads of the CPU executor."""
+        """Threads of the CPU executor; 0 where a device runs the frames."""
         return self._loaded.threads
 
     @property
     def instructions(self) -> str:
-        """Instruction set that the CPU executor uses: ``avx2+fma`` or ``scalar``."""
+        """Instruction set in use: ``avx2+fma`` or ``scalar`` on the CPU, the generation (``sm_90``) on CUDA."""
         return self._loaded.instructions
 
     @property
@@ -257,7 +268,7 @@ class CodePredictor:
 
         Raises:
             BindingError: A size or a tensor does not fit the artifacts; nothing is bound then.
-            InputError: One is no tensor in host memory; nothing is bound then.
+            InputError: One is no tensor where the executor works; nothing is bound then.
         """
         core = self._loaded
         spec = core.spec
@@ -279,8 +290,6 @@ class CodePredictor:
                 expected=expected_range,
             )
         core.bind(rows, binding.code_zero_embed_table, binding.codec_hiddens)
-        hiddens = binding.codec_hiddens
-        self._codec_hiddens = None if hiddens is None else Tensor.from_dlpack(hiddens)
 
     @property
     def required_context_memory(self) -> int:
@@ -290,8 +299,9 @@ class CodePredictor:
     def set_context_memory(self, memory: TensorLike | None) -> bool:
         """Work in an arena that the talker owns, and release our own.
 
-        Nothing in it has to survive a frame: the talker may write to it between frames. None returns to an arena of
-        our own.
+        Nothing in it has to survive a frame: the talker may write to it between frames, on the stream of the frames.
+        None returns to an arena of our own. On the cuda executor the call waits for the frames under way and records
+        the graphs anew; a caller's own graphs still hold the arena before, and have to be captured again.
 
         Args:
             memory: A contiguous, writable tensor of any type, apart from all inputs and outputs of frames.
@@ -307,8 +317,7 @@ class CodePredictor:
     def reset_kv_cache(self, batch_size: int, stream: object = None) -> None:
         """Empty the KV cache of ``batch_size`` rows.
 
-        ``run_frame`` and ``predict_frame`` need no call of it: every frame starts empty. On the CPU executor that is
-        all there is to do.
+        ``run_frame`` and ``predict_frame`` need no call of it: every frame starts empty, and there is no more to do.
 
         Raises:
             InputError: ``batch_size`` is not 1 to ``max_batch``.
@@ -317,13 +326,17 @@ class CodePredictor:
         self._checked_rows("batch_size", batch_size)
 
     def capture_decode_graphs(self, stream: object = None) -> bool:
-        """Capture what a GPU executor replays. The CPU executor has nothing to capture.
+        """Capture anew what the executor replays; loading has done so already. The KV cache is left empty.
 
         Returns:
             True.
+
+        Raises:
+            DeviceError: The device refused; what was captured before stays.
         """
         del stream
-        return self._loaded is not None
+        self._loaded.capture_graphs()
+        return True
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
@@ -347,25 +360,24 @@ class CodePredictor:
             frame_idx: As in :class:`FramePlan`.
             active: As in :class:`FramePlan`; rows left out stay zero.
             logits: Return the logits of every codebook too.
-            stream: Ignored by the CPU executor.
+            stream: Where to order the work; see the class.
 
         Raises:
             InputError: An argument has the wrong shape, type, device or range.
             BindingError: There is no talker's codec table: ``bind`` one, or load with ``code_zero_table``.
+            CaptureError: The stream is under capture, and a value on the host would be repeated by every replay.
 
         >>> import numpy as np
-        >>> predictor = CodePredictor.from_pretrained("tests/data/omni-tiny")
+        >>> predictor = CodePredictor.from_pretrained("tests/data/omni-tiny", executor="cpu")
         >>> frame = predictor.predict_frame(np.ones((1, 64), np.float32), [3])
         >>> frame.wait().codes.shape
         (1, 8)
         """
-        del stream
-        rows, hidden_type = self._loaded.describe_hidden(talker_last_hidden)
-        batch = self._checked_rows("active_batch_size", rows)
-        plan = FramePlan(batch, code_zero, talker_last_hidden, sampling, frame_idx, active)
-        frame = self._new_outputs(batch, hidden_type, logits=logits)
-        self._prepare(plan, batch, frame, frame.codes, exact_rows=True).launch()
-        return frame
+        return Frame(
+            *self._loaded.predict_frame(
+                talker_last_hidden, code_zero, given_sampling(sampling), frame_idx, active, logits, stream
+            )
+        )
 
     def run_frame(
         self, plan: FramePlan, output_codes: TensorLike | None = None, stream: object = None, *, logits: bool = False
@@ -376,43 +388,56 @@ class CodePredictor:
 
         Args:
             plan: The frame's inputs.
-            output_codes: [B, C] int32 or int64, any strides, writable; more rows are left alone.
-            stream: Ignored by the CPU executor.
+            output_codes: [B, C] int32 or int64, any strides, writable; more rows are left alone. On the cuda executor
+                in memory of the device, or in pinned host memory.
+            stream: Where to order the work; see the class.
             logits: Return the logits of every codebook too.
 
         Raises:
             InputError: An argument has the wrong shape, type, device or range, or an output overlaps an input.
             BindingError: There is no talker's codec table: ``bind`` one, or load with ``code_zero_table``.
+            CaptureError: As for :meth:`predict_frame`.
         """
-        del stream
-        return self.bind_frame(plan, output_codes, logits=logits).launch()
+        prepared = self._prepare(plan, output_codes, stream, logits=logits)
+        prepared.launch(stream)
+        return Frame(*prepared.outputs())
 
     def bind_frame(
-        self, plan: FramePlan, output_codes: TensorLike | None = None, *, logits: bool = False
+        self, plan: FramePlan, output_codes: TensorLike | None = None, stream: object = None, *, logits: bool = False
     ) -> BoundFrame:
         """Import and check a frame's tensors once, to launch it many times.
 
         Args:
             plan: The frame's inputs; tensors among them are read anew at each launch.
             output_codes: As for :meth:`run_frame`.
+            stream: What fills the tensors now is ordered before this stream, once. Later, each launch is in the order
+                of its own stream alone.
             logits: Return the logits of every codebook too.
 
         Raises:
             InputError: As for :meth:`run_frame`.
             BindingError: As for :meth:`run_frame`.
         """
-        batch = self._checked_rows("active_batch_size", plan.active_batch_size)
-        _, hidden_type = self._loaded.describe_hidden(plan.talker_last_hidden)
-        frame = self._reused_outputs(batch, hidden_type, logits=logits)
-        target: TensorLike = frame.codes if output_codes is None else output_codes
-        prepared = self._prepare(plan, batch, frame, target, exact_rows=False)
-        codes = frame.codes if output_codes is None else Tensor.from_dlpack(output_codes)
-        return BoundFrame(prepared, Frame(codes, frame.codec_sum, frame.codec_hiddens, frame.status, frame.logits))
+        return BoundFrame(self._prepare(plan, output_codes, stream, logits=logits))
+
+    def codes_ring(self, frames: int, batch: int) -> CodesRing:
+        """A ring that collects the codes of up to ``frames`` frames of ``batch`` rows, for one ``drain()``.
+
+        Raises:
+            InputError: ``batch`` is not 1 to ``max_batch``, or ``frames`` not positive.
+        """
+        slots = whole_number("frames", frames)
+        if slots < 1:
+            raise refused("frames", frames, "1 or above")
+        return CodesRing(self._loaded, slots, self._checked_rows("batch", batch))
 
     # --- counters -----------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int | float]:
-        """Counters since loading: ``frames``, ``rows``, ``failed_rows``, and ``busy_seconds`` spent in frames."""
+        """Counters since loading: ``frames``, ``rows`` and ``failed_rows``; on the CPU ``busy_seconds`` in frames, too.
+
+        Frames under way may not be counted yet; nothing waits for them.
+        """
         return self._loaded.stats()
 
     @property
@@ -424,6 +449,9 @@ class CodePredictor:
         """Read what :attr:`frame_bytes` counts, with the same threads, and do nothing else.
 
         The time that this takes is the least a frame can take on this machine.
+
+        Raises:
+            UnsupportedError: Not on the cuda executor.
         """
         self._loaded.read_frame_bytes()
 
@@ -433,7 +461,7 @@ class CodePredictor:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     @property
-    def _loaded(self) -> CpuExecutor:
+    def _loaded(self) -> Executor:
         if self._core is None:
             raise OvertoneError("nothing is loaded yet: call preallocate first")
         return self._core
@@ -447,44 +475,22 @@ class CodePredictor:
             )
         return number
 
-    def _new_outputs(self, batch: int, hidden_type: str, *, logits: bool) -> Frame:
-        spec = self.spec
-        return Frame(
-            Tensor.zeros([batch, spec.codes_per_frame], "int32"),
-            Tensor.zeros([batch, spec.talker_hidden_size], hidden_type),
-            Tensor.zeros([batch, spec.codes_per_frame, spec.talker_hidden_size], self._loaded.table_dtype),
-            Tensor.zeros([batch], "int32"),
-            Tensor.zeros([batch, spec.residual_codebooks, spec.codebook_size], "float32") if logits else None,
-        )
-
-    def _reused_outputs(self, batch: int, hidden_type: str, *, logits: bool) -> Frame:
-        key = (batch, hidden_type, logits)
-        if key not in self._reused:
-            self._reused[key] = self._new_outputs(batch, hidden_type, logits=logits)
-        frame = self._reused[key]
-        return frame if self._codec_hiddens is None else replace(frame, codec_hiddens=self._codec_hiddens)
-
-    def _prepare(
-        self, plan: FramePlan, batch: int, frame: Frame, codes: TensorLike, *, exact_rows: bool
-    ) -> PreparedFrame:
-        rows, arrays = split_sampling(plan.sampling, batch)
+    def _prepare(self, plan: FramePlan, output_codes: TensorLike | None, stream: object, *, logits: bool) -> Prepared:
+        ring = plan.codes_ring
         return self._loaded.prepare_frame(
             {
-                "batch": batch,
-                "exact_rows": exact_rows,
+                "batch": self._checked_rows("active_batch_size", plan.active_batch_size),
                 "talker_last_hidden": plan.talker_last_hidden,
                 "code_zero": plan.code_zero,
-                "sampling_rows": rows,
-                "sampling_arrays": arrays,
+                "sampling": given_sampling(plan.sampling),
                 "frame_idx": plan.frame_idx,
                 "advance_frame_idx": plan.advance_frame_idx,
                 "active": plan.active,
-                "codes": codes,
-                "codec_sum": frame.codec_sum,
-                "codec_hiddens": frame.codec_hiddens,
-                "status": frame.status,
-                "logits": frame.logits,
-            }
+                "output_codes": output_codes,
+                "codes_ring": None if ring is None else (ring.codes, ring.slot),
+                "logits": logits,
+            },
+            stream,
         )
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overtone import _core
 from overtone.arguments import refused
 
 if TYPE_CHECKING:
     from overtone._core import ModelSpec
-    from overtone._typing import Sampling, TensorLike
+    from overtone._typing import GivenSampling, Sampling, TensorLike
 
-__all__ = ["SamplingArrays", "SamplingParams", "split_sampling"]
+__all__ = ["SamplingArrays", "SamplingParams", "given_sampling"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class SamplingParams:
 class SamplingArrays:
     """Sampling parameters of every row in tensors that the caller owns and may change between frames.
 
-    They are read when a frame runs, so a bound frame follows them.
+    They are read when a frame runs, so a bound frame follows them. On the cuda executor all four are on the device, and
+    read by the frame itself, or all four in host memory, and read when it is launched; a parameter out of range on the
+    device fails its row.
 
     Args:
         temperature: [B] float32.
@@ -82,15 +84,12 @@ class SamplingArrays:
     seed: TensorLike
 
 
-def split_sampling(
-    sampling: Sampling, batch: int
-) -> tuple[list[tuple[float, int, float, int]] | None, tuple[TensorLike, TensorLike, TensorLike, TensorLike] | None]:
-    """Sampling parameters as rows of numbers, or as four tensors."""
-    if sampling is None:
-        return None, None
-    if isinstance(sampling, SamplingArrays):
-        return None, (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
-    rows: Any = [sampling] * batch if isinstance(sampling, SamplingParams) else sampling
-    if not isinstance(rows, Sequence) or not all(isinstance(row, SamplingParams) for row in rows):
-        raise refused("sampling", rows, "SamplingParams, a sequence of them, SamplingArrays or None")
-    return [(row.temperature, row.top_k, row.top_p, row.seed) for row in rows], None
+def given_sampling(sampling: Sampling) -> GivenSampling:
+    """Sampling parameters as the compiled module takes them."""
+    if sampling is None or isinstance(sampling, SamplingArrays):
+        return sampling
+    if isinstance(sampling, SamplingParams):
+        return (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+    if not isinstance(sampling, Sequence) or not all(isinstance(row, SamplingParams) for row in sampling):
+        raise refused("sampling", sampling, "SamplingParams, a sequence of them, SamplingArrays or None")
+    return [(row.temperature, row.top_k, row.top_p, row.seed) for row in sampling]

@@ -12,12 +12,14 @@ import click
 import numpy as np
 
 import overtone
-from overtone import Binding, CodePredictor, FramePlan, SamplingParams
+from overtone import Binding, CodePredictor, FramePlan, SamplingParams, Tensor
 from overtone.cli.machine import processor_name
 from overtone.cli.options import (
     WORKING_TYPES,
     checkpoint_argument,
     checkpoint_dir_option,
+    device_option,
+    executor_option,
     json_option,
     path_type,
     threads_option,
@@ -46,9 +48,9 @@ class Measurement:
     Args:
         dtype: Working type.
         batch: Streams of each frame.
-        threads: Threads that ran it.
-        frame: Of one frame, sampling included.
-        floor: Of only reading the weights that a frame reads, with the same threads.
+        threads: Threads that ran it; 0 where a device did.
+        frame: Of one frame, sampling included, until its codes are there.
+        floor: Of only reading the weights that a frame reads, with the same threads; None on a device.
         frame_bytes: Bytes of those weights.
     """
 
@@ -57,7 +59,7 @@ class Measurement:
     batch: int
     threads: int
     frame: Timing
-    floor: Timing
+    floor: Timing | None
     frame_bytes: int
 
     @property
@@ -66,9 +68,9 @@ class Measurement:
         return _FRAME_MILLISECONDS / self.frame.median
 
     @property
-    def floor_ratio(self) -> float:
+    def floor_ratio(self) -> float | None:
         """Time per frame over the time that reading its weights takes."""
-        return self.frame.median / self.floor.median
+        return None if self.floor is None else self.frame.median / self.floor.median
 
     def as_json(self, frames: int) -> dict[str, Any]:
         """An entry of `results`."""
@@ -83,8 +85,8 @@ class Measurement:
             "p95": round(self.frame.p95, 4),
             "real_time_factor": round(self.real_time_factor, 4),
             "frame_bytes": self.frame_bytes,
-            "floor_ms": round(self.floor.median, 4),
-            "floor_ratio": round(self.floor_ratio, 4),
+            "floor_ms": None if self.floor is None else round(self.floor.median, 4),
+            "floor_ratio": None if self.floor_ratio is None else round(self.floor_ratio, 4),
         }
 
 
@@ -118,6 +120,8 @@ def _read_batches(_context: click.Context, _parameter: click.Parameter, value: s
 )
 @click.option("--frames", "frame_count", type=click.IntRange(1), default=20, show_default=True, help="Frames to time.")
 @click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Frames before those.")
+@executor_option
+@device_option
 @threads_option
 @json_option
 @click.option("--plot", type=path_type(), metavar="FILE.png", help="Draw the result, too.")
@@ -128,6 +132,8 @@ def bench(
     batches: tuple[int, ...],
     frame_count: int,
     warmup: int,
+    executor: str,
+    device: str | None,
     threads: int | None,
     *,
     as_json: bool,
@@ -135,30 +141,30 @@ def bench(
 ) -> None:
     """Measure milliseconds per frame, sampling included, for each batch size.
 
-    The floor is the time that the same threads take to read the weights of a frame and do nothing else; frames and
-    reads take turns. The real-time factor is 80 ms, the audio of a frame, over the time per frame.
+    On the CPU, the floor is the time that the same threads take to read the weights of a frame and do nothing else;
+    frames and reads take turns. The real-time factor is 80 ms, the audio of a frame, over the time per frame.
     """
     if plot is not None:
         _check_plot(plot)
     measured: list[Measurement] = []
     for dtype in dict.fromkeys(dtypes) if dtypes else (None,):
         with byte_progress("loading") as progress:
-            predictor = CodePredictor(dtype=dtype, threads=threads)
+            predictor = CodePredictor(executor, device, dtype, threads=threads)
             predictor.preallocate(checkpoint, checkpoint_dir, max_batch=max(batches), progress=progress)
         label = f"{predictor.dtype}, batch"
         for batch in batches:
             with count_progress(f"{label} {batch}", frame_count, "frame") as advance:
                 measured.append(_measure(predictor, batch, frame_count, warmup, advance))
-    device = f"{processor_name()}, {measured[0].threads} threads, {predictor.instructions}"
+    name = predictor.device_name or f"{processor_name()}, {predictor.threads} threads, {predictor.instructions}"
     if as_json:
         results = [each.as_json(frame_count) for each in measured]
-        click.echo(json.dumps({"version": overtone.__version__, "device": device, "results": results}, indent=2))
+        click.echo(json.dumps({"version": overtone.__version__, "device": name, "results": results}, indent=2))
     else:
-        _print(device, measured)
+        _print(name, measured)
     if plot is not None:
         from overtone.cli.plot import draw  # noqa: PLC0415 - matplotlib is slow to import, and optional
 
-        write_whole(plot, draw(device, measured))
+        write_whole(plot, draw(name, measured))
         click.echo(f"wrote {click.format_filename(plot)}", err=as_json)
 
 
@@ -169,10 +175,18 @@ def benchmark_frame(predictor: CodePredictor, batch: int) -> BoundFrame:
     hidden = noise.standard_normal((batch, spec.talker_hidden_size), np.float32)
     if spec.code_zero_size is None:
         # The checkpoint has no talker. What its table holds does not change the time.
-        table = np.zeros((1, spec.talker_hidden_size), np.float32)
+        table = Tensor.zeros([1, spec.talker_hidden_size], "float32", predictor.device)
         predictor.bind(Binding(spec.talker_hidden_size, spec.codes_per_frame, predictor.max_batch, table))
     code_zero = noise.integers(0, spec.code_zero_size or 1, batch, np.int32)
-    plan = FramePlan(batch, code_zero, hidden, _SAMPLING, frame_idx=0, advance_frame_idx=True)
+    place = predictor.device
+    plan = FramePlan(
+        batch,
+        Tensor.from_dlpack(code_zero).to(place),
+        Tensor.from_dlpack(hidden).to(place),
+        _SAMPLING,
+        frame_idx=Tensor.zeros([1], "int64", place),
+        advance_frame_idx=True,
+    )
     return predictor.bind_frame(plan)
 
 
@@ -180,9 +194,14 @@ def _measure(
     predictor: CodePredictor, batch: int, frames: int, warmup: int, advance: Callable[[], object]
 ) -> Measurement:
     frame = benchmark_frame(predictor, batch)
-    timings = time_in_turns(
-        {"frame": frame.launch, "floor": predictor.read_weights}, frames, warmup, after_round=advance
-    )
+
+    def run() -> None:
+        frame.launch().completion.wait()
+
+    work: dict[str, Callable[[], object]] = {"frame": run}
+    if predictor.executor == "cpu":
+        work["floor"] = predictor.read_weights
+    timings = time_in_turns(work, frames, warmup, after_round=advance)
     frame.frame.wait()
     return Measurement(
         predictor.executor,
@@ -190,7 +209,7 @@ def _measure(
         batch,
         predictor.threads,
         timings["frame"],
-        timings["floor"],
+        timings.get("floor"),
         predictor.frame_bytes,
     )
 
@@ -210,7 +229,8 @@ def _print(device: str, measured: list[Measurement]) -> None:
         f"{'dtype':10}{'batch':>6}{'ms/frame':>11}{'p05':>9}{'p95':>9}{'real time':>11}{'floor ms':>10}{'ratio':>7}"
     )
     for each in measured:
+        floor = "" if each.floor is None else f"{each.floor.median:>10.2f}{each.floor_ratio:>7.2f}"
         click.echo(
             f"{each.dtype:10}{each.batch:>6}{each.frame.median:>11.2f}{each.frame.p05:>9.2f}{each.frame.p95:>9.2f}"
-            f"{each.real_time_factor:>10.2f}x{each.floor.median:>10.2f}{each.floor_ratio:>7.2f}"
+            f"{each.real_time_factor:>10.2f}x{floor}"
         )

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["info"]
 
+_EXECUTOR = {"float32": "cpu", "bfloat16": "cpu", "float16": "cuda", "int8": "cpu"}
+"""Whose memory is shown for a working type: float16 is the cuda executor's alone."""
+
 _BATCHES = (1, 8, 32)
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
@@ -78,8 +81,10 @@ def _costs(spec: ModelSpec, dtype: str) -> dict[str, Any]:
     return {
         "bytes_per_step": traffic.step,
         "bytes_per_frame": traffic.frame,
-        "weight_memory_bytes": estimate_memory(spec, dtype, 1).weights,
-        "context_memory_bytes": {str(batch): estimate_memory(spec, dtype, batch).context for batch in _BATCHES},
+        "weight_memory_bytes": estimate_memory(spec, dtype, 1, _EXECUTOR[dtype]).weights,
+        "context_memory_bytes": {
+            str(batch): estimate_memory(spec, dtype, batch, _EXECUTOR[dtype]).context for batch in _BATCHES
+        },
         "floor_ms_per_frame": {
             device.name: round(traffic.floor_milliseconds(device.gigabytes_per_second), 4) for device in DEVICES
         },
@@ -106,14 +111,14 @@ def _print(spec: ModelSpec, stored: dict[str, int]) -> None:
 
 def _print_costs(spec: ModelSpec) -> None:
     traffic = [weight_traffic(spec, dtype) for dtype in WORKING_TYPES]
-    memory = [estimate_memory(spec, dtype, 1).weights for dtype in WORKING_TYPES]
+    memory = [estimate_memory(spec, dtype, 1, _EXECUTOR[dtype]).weights for dtype in WORKING_TYPES]
     click.echo()
     _row("working type", WORKING_TYPES)
     _row("read per step", [_size(each.step) for each in traffic])
     _row("read per frame", [_size(each.frame) for each in traffic])
     _row("weights and tables in memory", [_size(size) for size in memory])
     for batch in _BATCHES:
-        context = [estimate_memory(spec, dtype, batch).context for dtype in WORKING_TYPES]
+        context = [estimate_memory(spec, dtype, batch, _EXECUTOR[dtype]).context for dtype in WORKING_TYPES]
         _row(f"context memory, batch {batch}", [_size(size) for size in context])
     click.echo()
     _row("floor in ms per frame (GB/s of the memory)", WORKING_TYPES)

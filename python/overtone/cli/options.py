@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from overtone.executors import EXECUTORS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -15,13 +17,15 @@ __all__ = [
     "checkpoint_argument",
     "checkpoint_dir_option",
     "code_zero_table_option",
+    "device_option",
+    "executor_option",
     "json_option",
     "path_type",
     "threads_option",
 ]
 
-WORKING_TYPES = ("float32", "bfloat16", "int8")
-"""Working types of this version, widest first."""
+WORKING_TYPES = ("float32", "bfloat16", "float16", "int8")
+"""Working types of this version, widest first; float16 is the cuda executor's, int8 the CPU's."""
 
 _MAX_THREADS = 1024
 
@@ -56,6 +60,18 @@ def code_zero_table_option(command: _Command) -> _Command:
         metavar="FILE",
         help="Safetensors file whose only two-dimensional tensor is the talker's codec table, where CKPT lacks it.",
     )(command)
+
+
+def executor_option(command: _Command) -> _Command:
+    """`--executor`."""
+    return click.option(
+        "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True, help="What runs the frames."
+    )(command)
+
+
+def device_option(command: _Command) -> _Command:
+    """`--device`."""
+    return click.option("--device", metavar="DEVICE", help="Where they run: cpu, cuda, or cuda:1 for example.")(command)
 
 
 def threads_option(command: _Command) -> _Command:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-_COLOURS = {"float32": "#7a7a7a", "bfloat16": "#1f6fb4", "int8": "#c4601d"}
+_COLOURS = {"float32": "#7a7a7a", "bfloat16": "#1f6fb4", "float16": "#5a3fa0", "int8": "#c4601d"}
 _REAL_TIME_MILLISECONDS = 80.0
 
 
@@ -79,5 +79,6 @@ def _draw_type(axes: Axes, dtype: str, measured: list[Measurement]) -> None:
         capsize=3,
         label=f"{dtype}, median and 5 to 95 %",
     )
-    floors = [each.floor.median for each in measured]
-    axes.plot(batches, floors, color=colour, linestyle=":", marker="_", label=f"{dtype}, only reading its weights")
+    floors = [each.floor.median for each in measured if each.floor is not None]
+    if floors:
+        axes.plot(batches, floors, color=colour, linestyle=":", marker="_", label=f"{dtype}, only reading its weights")

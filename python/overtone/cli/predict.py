@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from overtone import CodePredictor, ModelSpec, _core
+from overtone import CodePredictor, ModelSpec, Tensor, _core
 from overtone.cli.frames_file import Frames, read_frames
 from overtone.cli.options import (
     WORKING_TYPES,
     checkpoint_argument,
     checkpoint_dir_option,
     code_zero_table_option,
+    device_option,
+    executor_option,
     path_type,
     threads_option,
 )
@@ -24,7 +26,6 @@ from overtone.cli.output_file import check_destination
 from overtone.cli.progress import byte_progress, count_progress
 from overtone.cli.sampling_choice import choose_sampling, describe_sampling, sampling_options
 from overtone.errors import FrameError, InputError
-from overtone.executors import EXECUTORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,9 +69,8 @@ class _Outputs:
 )
 @sampling_options
 @click.option("--dtype", type=click.Choice(WORKING_TYPES), help="Working type; without it the stored weights, exactly.")
-@click.option(
-    "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True, help="What runs the frames."
-)
+@executor_option
+@device_option
 @threads_option
 @code_zero_table_option
 @checkpoint_dir_option
@@ -85,6 +85,7 @@ def predict(
     sampling_file: Path | None,
     dtype: str | None,
     executor: str,
+    device: str | None,
     threads: int | None,
     code_zero_table: Path | None,
     checkpoint_dir: Path | None,
@@ -114,7 +115,7 @@ def predict(
         seed=seed,
         sampling_file=sampling_file,
     )
-    predictor = CodePredictor(executor, dtype=dtype, threads=threads)
+    predictor = CodePredictor(executor, device, dtype, threads=threads)
     with byte_progress("loading") as progress:
         predictor.preallocate(
             checkpoint,
@@ -169,7 +170,7 @@ def _predict_streams(
 ) -> None:
     """Predict one frame of some streams."""
     frame = predictor.predict_frame(
-        frames.talker_last_hidden[index, streams],
+        Tensor.from_dlpack(frames.talker_last_hidden[index, streams]).to(predictor.device),
         frames.code_zero[index, streams],
         sampling=None if sampling is None else sampling[streams],
         frame_idx=index,
@@ -190,10 +191,15 @@ def _report(predictor: CodePredictor, outputs: _Outputs, sampling: list[Sampling
     median = float(np.median(outputs.milliseconds))
     click.echo(f"{_counted(count, 'frame')} of {_counted(streams, 'stream')}, {describe_sampling(sampling)}")
     click.echo(
-        f"{median:.2f} ms per frame (median) with {predictor.dtype} on the {predictor.executor} executor: "
+        f"{median:.2f} ms per frame (median) with {predictor.dtype} on the {predictor.executor} executor"
+        f"{_on(predictor.device_name)}: "
         f"real-time factor {_FRAME_MILLISECONDS / median:.2f}"
     )
     click.echo(f"wrote {click.format_filename(out)}")
+
+
+def _on(device_name: str | None) -> str:
+    return "" if device_name is None else f", {device_name}"
 
 
 def _counted(number: int, noun: str) -> str:

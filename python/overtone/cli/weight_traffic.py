@@ -38,7 +38,7 @@ DEVICES = (
 )
 """Some machines a talker may run on."""
 
-_FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 2}
+_FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2}
 """Bytes of a weight that is not quantised, by working type."""
 
 
@@ -64,7 +64,8 @@ def weight_traffic(spec: ModelSpec, dtype: str) -> WeightTraffic:
 
     Args:
         spec: The architecture.
-        dtype: Working type: `float32`, `bfloat16` or `int8`; int8 quantises all of a layer but its down projection.
+        dtype: Working type: `float32`, `bfloat16`, `float16` or `int8`; int8 quantises all of a layer but its down
+            projection.
     """
     plain = _FLOAT_BYTES[dtype]
     query = spec.query_heads * spec.head_size

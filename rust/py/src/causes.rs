@@ -6,6 +6,9 @@ use overtone_core::cpu::threads::ThreadsError;
 use overtone_core::cpu::weights::LoadError;
 use overtone_core::sampling::SamplingError;
 use overtone_core::spec::config::ConfigError;
+use overtone_cuda::driver::{DriverError, Unavailable};
+use overtone_cuda::executor::CudaError;
+use overtone_cuda::load::LoadError as CudaLoadError;
 
 use crate::errors::{ErrorClass, Raised};
 
@@ -71,6 +74,48 @@ impl From<SamplingError> for Raised {
             SamplingError::TopP { .. } => "top_p",
         };
         Self::from_error(ErrorClass::Input, &error).key(key)
+    }
+}
+
+/// Why CUDA cannot run here, and what would mend it.
+pub fn cuda_unavailable(error: &Unavailable) -> Raised {
+    match error {
+        // The driver is there, and this process may not use it.
+        Unavailable::Forked(error) => cuda_error(error),
+        _ => Raised::new(ErrorClass::CudaUnavailable, format!("{error}. {}", error.advice())),
+    }
+}
+
+/// What the driver refused, or what failed on the device.
+pub fn cuda_error(error: &DriverError) -> Raised {
+    let class = match error {
+        DriverError::OutOfMemory { .. } => ErrorClass::OutOfMemory,
+        _ => ErrorClass::Device,
+    };
+    Raised::from_error(class, error)
+}
+
+impl From<CudaError> for Raised {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Unavailable(error) => cuda_unavailable(&error),
+            CudaError::Driver(error) => cuda_error(&error),
+            CudaError::Kernels(error) => Self::from_error(ErrorClass::Device, &error),
+            CudaError::Load(CudaLoadError::Checkpoint(error)) => error.into(),
+            CudaError::Load(CudaLoadError::Device(error)) => {
+                cuda_error(&error).context("while weights were loaded")
+            }
+            CudaError::Load(error @ CudaLoadError::OutOfRange { .. }) => {
+                Self::from_error(ErrorClass::Checkpoint, &error)
+            }
+            CudaError::Load(error @ CudaLoadError::Interrupted) => {
+                Self::from_error(ErrorClass::Overtone, &error)
+            }
+            CudaError::Unsupported(error) => Self::from_error(ErrorClass::Unsupported, &error)
+                .key(error.what)
+                .found(error.found.to_string())
+                .expected(error.expected.clone()),
+        }
     }
 }
 

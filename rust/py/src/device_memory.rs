@@ -1,15 +1,17 @@
 //! CUDA memory as the boundary meets it: which device an address belongs to, which stream waits for which, and bytes
 //! copied out to the host. Frames take another way; nothing here is fast, or called by them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use overtone_cuda::driver::{
-    BorrowedStream, Context, Driver, DriverError, Event, OwnedStream, Unavailable, copy_device_to_host,
-    ordinal_of_address,
+    BorrowedStream, Context, DeviceMemory, Driver, DriverError, Entered, Event, OwnedStream,
+    copy_device_to_host, copy_host_to_device, ordinal_of_address,
 };
 
+use crate::causes::{cuda_error, cuda_unavailable};
 use crate::dlpack::device::Device;
-use crate::errors::{ErrorClass, Raised};
+use crate::errors::Raised;
+use crate::executor::lock;
 use crate::streams::StreamHandle;
 use crate::tensor::producer::Producer;
 
@@ -18,8 +20,8 @@ use crate::tensor::producer::Producer;
 /// # Errors
 /// A `CudaUnavailableError` without a driver; an `InputError` when the address is none of CUDA's.
 pub fn device_of(address: usize) -> Result<Device, Raised> {
-    let driver = Driver::get().map_err(|error| unavailable(&error))?;
-    match ordinal_of_address(driver, address as u64).map_err(|error| failed(&error))? {
+    let driver = Driver::get().map_err(|error| cuda_unavailable(&error))?;
+    match ordinal_of_address(driver, address as u64).map_err(|error| cuda_error(&error))? {
         Some(ordinal) => Ok(Device::cuda(ordinal as i32)),
         None => {
             Err(Raised::input(format!("address {address:#x}: not CUDA's, expected memory of a CUDA device")))
@@ -38,14 +40,55 @@ pub unsafe fn read(device: Device, address: usize, target: &mut [u8]) -> Result<
     let context = context(device)?;
     let mut copy = || {
         let entered = context.enter()?;
-        let stream = OwnedStream::create(&entered)?;
+        let stream = copying_stream(&entered)?;
         // SAFETY: the source is the caller's promise; the target is borrowed alone until the stream is done.
         unsafe {
             copy_device_to_host(&entered, &stream, target.as_mut_ptr(), address as u64, target.len())?;
         }
         stream.synchronize(&entered)
     };
-    copy().map_err(|error| failed(&error))
+    copy().map_err(|error| cuda_error(&error))
+}
+
+/// Copies bytes of the host to `address` on `device`, and waits until they are there.
+///
+/// # Safety
+/// `source.len()` bytes must be mapped at the address, and nothing may use them, for as long as the copy takes.
+///
+/// # Errors
+/// As for [`read`].
+pub unsafe fn write(device: Device, address: usize, source: &[u8]) -> Result<(), Raised> {
+    let context = context(device)?;
+    let copy = || {
+        let entered = context.enter()?;
+        let stream = copying_stream(&entered)?;
+        // SAFETY: the target is the caller's promise; the source is borrowed until the stream is done.
+        unsafe { copy_host_to_device(&entered, &stream, address as u64, source.as_ptr(), source.len())? };
+        stream.synchronize(&entered)
+    };
+    copy().map_err(|error| cuda_error(&error))
+}
+
+/// Memory of zeros on `device`.
+///
+/// # Errors
+/// A `CudaUnavailableError` without a driver, an `OutOfMemoryError`, a `DeviceError`.
+pub fn allocate(device: Device, bytes: usize) -> Result<DeviceMemory, Raised> {
+    let context = context(device)?;
+    let make = || zeroed(&context.enter()?, bytes);
+    make().map_err(|error| cuda_error(&error))
+}
+
+/// Memory of zeros, which are there when the call returns.
+///
+/// # Errors
+/// The driver's.
+pub fn zeroed(entered: &Entered<'_>, bytes: usize) -> Result<DeviceMemory, DriverError> {
+    let mut memory = DeviceMemory::allocate(entered, bytes)?;
+    let stream = copying_stream(entered)?;
+    memory.fill(entered, &stream, 0, bytes, 0)?;
+    stream.synchronize(entered)?;
+    Ok(memory)
 }
 
 /// Makes `second` wait for what `first` was given so far; the host does not wait. Both are live streams of the device.
@@ -59,11 +102,16 @@ pub fn order(device: Device, first: StreamHandle, second: StreamHandle) -> Resul
     let context = context(device)?;
     let link = || {
         let entered = context.enter()?;
+        let second = borrowed(&context, second);
+        // A graph cannot wait for what is done outside of it: whoever launches it does.
+        if second.is_capturing(&entered)? {
+            return Ok(());
+        }
         let event = Event::create(&entered)?;
         event.record(&entered, &borrowed(&context, first))?;
-        borrowed(&context, second).wait_for(&entered, &event)
+        second.wait_for(&entered, &event)
     };
-    link().map_err(|error| failed(&error))
+    link().map_err(|error| cuda_error(&error))
 }
 
 /// Whatever a stream has been given at the time of asking, as what a tensor waits for: a tensor that another library
@@ -84,8 +132,23 @@ impl Producer for StreamTail {
     fn wait(&self) -> Result<(), Raised> {
         let context = context(self.device)?;
         let wait = || borrowed(&context, self.stream).synchronize(&context.enter()?);
-        wait().map_err(|error| failed(&error))
+        wait().map_err(|error| cuda_error(&error))
     }
+}
+
+/// The stream of a device that copies of tensors are given to: made once, and kept, for a stream takes longer to make than
+/// most copies.
+fn copying_stream(entered: &Entered<'_>) -> Result<Arc<OwnedStream>, DriverError> {
+    static STREAMS: Mutex<Vec<Arc<OwnedStream>>> = Mutex::new(Vec::new());
+    let ordinal = |stream: &OwnedStream| stream.context().device().ordinal();
+    let mut streams = lock(&STREAMS);
+    let wanted = entered.context().device().ordinal();
+    if let Some(stream) = streams.iter().find(|stream| ordinal(stream) == wanted) {
+        return Ok(Arc::clone(stream));
+    }
+    let stream = Arc::new(OwnedStream::create(entered)?);
+    streams.push(Arc::clone(&stream));
+    Ok(stream)
 }
 
 fn borrowed(context: &Arc<Context>, stream: StreamHandle) -> BorrowedStream {
@@ -102,18 +165,6 @@ fn context(device: Device) -> Result<Arc<Context>, Raised> {
         let ordinal = usize::try_from(device.index()).unwrap_or(usize::MAX);
         Ok((driver, driver.device(ordinal)?))
     };
-    let (driver, device) = find().map_err(|error| unavailable(&error))?;
-    Context::retain(driver, device).map_err(|error| failed(&error))
-}
-
-fn unavailable(error: &Unavailable) -> Raised {
-    Raised::new(ErrorClass::CudaUnavailable, format!("{error}. {}", error.advice()))
-}
-
-fn failed(error: &DriverError) -> Raised {
-    let class = match error {
-        DriverError::OutOfMemory { .. } => ErrorClass::OutOfMemory,
-        _ => ErrorClass::Device,
-    };
-    Raised::from_error(class, error)
+    let (driver, device) = find().map_err(|error| cuda_unavailable(&error))?;
+    Context::retain(driver, device).map_err(|error| cuda_error(&error))
 }

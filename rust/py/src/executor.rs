@@ -1,5 +1,8 @@
 //! `CpuExecutor`: the core's CPU executor, its arena and a talker's bound tensors, shared by its prepared frames.
 //!
+//! What Python calls on it, the CUDA executor has too ([`crate::cuda`]): `overtone.CodePredictor` asks neither which one it
+//! is.
+//!
 //! The engine and the arena stand behind one lock that is taken without the GIL: threads that share a predictor take
 //! turns, and no other Python thread waits for them. What never changes after loading is beside the lock, and what
 //! may be asked while a frame runs has locks of its own, held for a moment.
@@ -23,13 +26,24 @@ use crate::dlpack::expect::{Expect, expect_float, expect_shape};
 use crate::dlpack::import::ImportedTensor;
 use crate::enter::{enter, enter_interruptible};
 use crate::errors::{ErrorClass, Raised};
-use crate::frame::PreparedFrame;
-use crate::frame::arguments::FrameArguments;
+use crate::frame::arguments::{FrameArguments, GivenSampling};
+use crate::frame::outputs::{OutputKind, Outputs, ReusedOutputs};
 use crate::spec::PyModelSpec;
 use crate::tensor::Tensor;
 use loading::{Request, contiguous_copy, import_weight};
+use prepared::PreparedFrame;
 
 pub mod loading;
+pub mod prepared;
+
+/// Codes, `codec_sum`, `codec_hiddens`, status and logits of a frame.
+type HostOutputs = (Py<Tensor>, Py<Tensor>, Py<Tensor>, Py<Tensor>, Option<Py<Tensor>>);
+
+impl From<Outputs> for HostOutputs {
+    fn from(outputs: Outputs) -> Self {
+        (outputs.codes, outputs.codec_sum, outputs.codec_hiddens, outputs.status, outputs.logits)
+    }
+}
 
 /// The CPU executor behind `overtone.CodePredictor`.
 #[pyclass(frozen, module = "overtone._core")]
@@ -51,6 +65,10 @@ pub struct Shared {
     loaded_code_zero_table: Option<CodeZeroTable>,
     /// E0 in use: the checkpoint's, or the one that the talker bound.
     code_zero_table: Mutex<Option<CodeZeroTable>>,
+    /// A talker's `codec_hiddens`.
+    codec_hiddens: Mutex<Option<Arc<ImportedTensor>>>,
+    /// Outputs of the frames that reuse theirs.
+    reused: ReusedOutputs<()>,
     stats: Mutex<Stats>,
     weight_type: WeightType,
     threads: usize,
@@ -93,6 +111,14 @@ pub enum CodeZeroTable {
 }
 
 impl CodeZeroTable {
+    /// The tensor, when it is a talker's.
+    fn lent(&self) -> Option<&ImportedTensor> {
+        match self {
+            Self::Loaded(_) => None,
+            Self::Lent(tensor, _) => Some(tensor),
+        }
+    }
+
     /// The table, for the length of a frame.
     pub fn view(&self) -> Table<'_> {
         match self {
@@ -131,6 +157,12 @@ impl Shared {
     /// The talker's codec table that a frame prepared now reads.
     pub fn code_zero_table(&self) -> Option<CodeZeroTable> {
         lock(&self.code_zero_table).clone()
+    }
+
+    /// Zeros for a frame to write.
+    fn new_outputs(&self, py: Python<'_>, kind: OutputKind) -> PyResult<Outputs> {
+        let layout = kind.layout(&self.spec, self.table_type);
+        Outputs::new(py, &layout, |_, element, shape| Ok(Tensor::zeroed(element, shape)?))
     }
 
     /// Counts one frame.
@@ -229,6 +261,18 @@ impl CpuExecutor {
         self.0.max_batch
     }
 
+    /// Where frames run.
+    #[getter]
+    const fn device(&self) -> &'static str {
+        "cpu"
+    }
+
+    /// The device in words, for people; `None` where Python knows more of it.
+    #[getter]
+    const fn device_name(&self) -> Option<&'static str> {
+        None
+    }
+
     #[getter]
     fn threads(&self) -> usize {
         self.0.threads
@@ -263,14 +307,8 @@ impl CpuExecutor {
     }
 
     fn codec_embed_table(&self, layer: i64) -> Result<Tensor, Raised> {
-        let table =
-            usize::try_from(layer).ok().and_then(|layer| self.0.tables.get(layer)).ok_or_else(|| {
-                let expected = format!("0 to {}", self.0.spec.residual_codebooks - 1);
-                Raised::input(format!("layer: found {layer}, expected {expected}"))
-                    .key("layer")
-                    .found(layer.to_string())
-                    .expected(expected)
-            })?;
+        let table = usize::try_from(layer).ok().and_then(|layer| self.0.tables.get(layer));
+        let table = table.ok_or_else(|| no_such_layer(layer, &self.0.spec))?;
         let view = table.view();
         Tensor::borrowed(Arc::clone(table), view.float_type, &[view.rows, view.width], |table| {
             table.view().bytes
@@ -299,34 +337,72 @@ impl CpuExecutor {
                 Some(CodeZeroTable::Lent(Arc::new(tensor), float_type))
             }
         };
-        if let Some(object) = codec_hiddens {
-            let tensor = ImportedTensor::new("codec_hiddens", object)?;
-            let shape = [Expect::Is(max_batch_size), Expect::Is(spec.codes_per_frame()), width];
-            expect_shape(&tensor, &shape).map_err(binding)?;
-            let found = expect_float(&tensor).map_err(binding)?;
-            if found != self.0.table_type {
-                let expected = format!("{}, the codec tables' type", self.0.table_type);
-                return Err(binding(tensor.refused(found.name(), &expected)).into());
+        let hiddens = match codec_hiddens {
+            None => None,
+            Some(object) => {
+                let tensor = ImportedTensor::new("codec_hiddens", object)?;
+                check_codec_hiddens(&tensor, spec, max_batch_size, self.0.table_type)?;
+                Some(Arc::new(tensor))
             }
-            tensor.writer().map_err(binding)?;
-        }
+        };
         let table = table.or_else(|| self.0.loaded_code_zero_table.clone());
-        let replaced = std::mem::replace(&mut *lock(&self.0.code_zero_table), table);
-        // Outside the lock, as in `set_context_memory`.
-        drop(replaced);
+        let replaced_table = std::mem::replace(&mut *lock(&self.0.code_zero_table), table);
+        let replaced_hiddens = std::mem::replace(&mut *lock(&self.0.codec_hiddens), hiddens);
+        // Outside the locks, as in `set_context_memory`.
+        drop((replaced_table, replaced_hiddens));
         Ok(())
     }
 
-    /// Rows and type of a batch of hidden rows.
-    fn describe_hidden(&self, talker_last_hidden: &Bound<'_, PyAny>) -> PyResult<(usize, &'static str)> {
-        let tensor = ImportedTensor::new("talker_last_hidden", talker_last_hidden)?;
-        expect_shape(&tensor, &[Expect::Any("B"), Expect::Is(self.0.spec.talker_hidden_size)])?;
-        Ok((tensor.view().shape()[0], expect_float(&tensor)?.name()))
+    #[pyo3(signature = (talker_last_hidden, code_zero, sampling, frame_idx, active, logits, stream))]
+    #[allow(clippy::too_many_arguments, reason = "they are the arguments of one Python call")]
+    fn predict_frame<'py>(
+        &self,
+        py: Python<'py>,
+        talker_last_hidden: Bound<'py, PyAny>,
+        code_zero: Bound<'py, PyAny>,
+        sampling: GivenSampling<'py>,
+        frame_idx: Bound<'py, PyAny>,
+        active: Option<Bound<'py, PyAny>>,
+        logits: bool,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<HostOutputs> {
+        let _ = stream;
+        let arguments = FrameArguments {
+            batch: None,
+            talker_last_hidden,
+            code_zero,
+            sampling,
+            frame_idx,
+            advance_frame_idx: false,
+            active,
+            output_codes: None,
+            codes_ring: None,
+            logits,
+        };
+        let prepared = PreparedFrame::new(py, Arc::clone(&self.0), &arguments)?;
+        prepared.run(py)?;
+        Ok(prepared.into_outputs())
     }
 
-    fn prepare_frame(&self, arguments: FrameArguments<'_>) -> PyResult<PreparedFrame> {
-        PreparedFrame::new(Arc::clone(&self.0), &arguments)
+    #[pyo3(signature = (arguments, stream = None))]
+    fn prepare_frame(
+        &self,
+        py: Python<'_>,
+        arguments: FrameArguments<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PreparedFrame> {
+        let _ = stream;
+        PreparedFrame::new(py, Arc::clone(&self.0), &arguments)
     }
+
+    /// Whatever frames were given is done when a call returns.
+    #[pyo3(signature = (stream = None))]
+    fn synchronize(&self, stream: Option<&Bound<'_, PyAny>>) {
+        let _ = stream;
+    }
+
+    /// There is nothing to capture.
+    const fn capture_graphs(&self) {}
 
     fn read_frame_bytes(&self, py: Python<'_>) -> PyResult<u32> {
         enter(py, || Ok::<_, Raised>(self.0.enter()?.engine.read_frame_bytes()))
@@ -341,4 +417,34 @@ impl CpuExecutor {
         counters.set_item("busy_seconds", stats.busy.as_secs_f64())?;
         Ok(counters)
     }
+}
+
+/// An `InputError` for a layer that has no embedding table.
+pub fn no_such_layer(layer: i64, spec: &ModelSpec) -> Raised {
+    let expected = format!("0 to {}", spec.residual_codebooks - 1);
+    Raised::input(format!("layer: found {layer}, expected {expected}"))
+        .key("layer")
+        .found(layer.to_string())
+        .expected(expected)
+}
+
+/// Checks a talker's `codec_hiddens`: [`max_batch_size`, C, Ht] in the codec tables' type, writable.
+///
+/// # Errors
+/// A `BindingError` that names it.
+pub fn check_codec_hiddens(
+    tensor: &ImportedTensor,
+    spec: &ModelSpec,
+    max_batch_size: usize,
+    table_type: FloatType,
+) -> Result<(), Raised> {
+    let binding = |raised: Raised| raised.with_class(ErrorClass::Binding);
+    let shape = [max_batch_size, spec.codes_per_frame(), spec.talker_hidden_size].map(Expect::Is);
+    expect_shape(tensor, &shape).map_err(binding)?;
+    let found = expect_float(tensor).map_err(binding)?;
+    if found != table_type {
+        let expected = format!("{table_type}, the codec tables' type");
+        return Err(binding(tensor.refused(found.name(), &expected)));
+    }
+    tensor.expect_writable().map_err(binding)
 }

@@ -9,7 +9,9 @@
 //! | [`enter`] | the one way from Python into long Rust work: GIL released, panics caught, Ctrl-C heard |
 //! | [`errors`], [`causes`] | the exceptions of `overtone.errors`, raised from Rust |
 //! | [`spec`] | `overtone.ModelSpec` |
-//! | [`executor`], [`frame`], [`arena`] | the CPU executor, and frames on it |
+//! | [`frame`] | a frame's tensors, as every executor meets them |
+//! | [`executor`], [`arena`] | the CPU executor |
+//! | [`cuda`] | the CUDA executor |
 //! | [`sampling`] | sampling parameters, checked |
 //! | [`files`] | synthetic checkpoints, and safetensors files of frames and codes |
 //!
@@ -21,6 +23,7 @@ use pyo3::types::PyTuple;
 
 pub mod arena;
 pub mod causes;
+pub mod cuda;
 pub mod device_memory;
 pub mod dlpack;
 pub mod enter;
@@ -40,7 +43,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<spec::PyModelSpec>()?;
     module.add_class::<executor::CpuExecutor>()?;
-    module.add_class::<frame::PreparedFrame>()?;
+    module.add_class::<executor::prepared::PreparedFrame>()?;
+    module.add_class::<cuda::CudaExecutor>()?;
+    module.add_class::<cuda::prepared::CudaPreparedFrame>()?;
+    module.add_class::<cuda::completion::PyCompletion>()?;
+    module.add_function(wrap_pyfunction!(cuda::loading::estimate_cuda_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::report::check_cuda, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::report::describe_cuda, module)?)?;
     module.add_function(wrap_pyfunction!(sampling::check_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(executor::loading::estimate_memory, module)?)?;
     module.add_function(wrap_pyfunction!(files::describe_checkpoint, module)?)?;

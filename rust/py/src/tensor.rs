@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::device_memory::{StreamTail, order, read};
+use crate::device_memory::{StreamTail, allocate, order, read, write};
 use crate::dlpack::access::Writer;
+use crate::dlpack::device::Device;
 use crate::dlpack::element::ElementType;
 use crate::dlpack::expect::bracketed;
 use crate::dlpack::import::ImportedTensor;
@@ -55,6 +56,11 @@ impl Tensor {
         Self { view, read_only: false, owner, producer }
     }
 
+    /// [`Self::over`], for memory that nobody writes.
+    pub fn over_read_only(view: StridedView, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { read_only: true, ..Self::over(view, owner, None) }
+    }
+
     /// A contiguous tensor of zeros with memory of its own.
     ///
     /// # Errors
@@ -75,6 +81,75 @@ impl Tensor {
         let view = unsafe { StridedView::new(buffer.data(), element, &extents, None) }
             .map_err(|error| Raised::input(format!("shape {}: {error}", bracketed(shape))))?;
         Ok(Self::over(view, buffer, None))
+    }
+
+    /// [`Self::zeroed`] on any device.
+    ///
+    /// # Errors
+    /// As for [`Self::zeroed`], or those of the driver.
+    pub fn zeroed_on(device: Device, element: ElementType, shape: &[usize]) -> Result<Self, Raised> {
+        if device.is_host() {
+            return Self::zeroed(element, shape);
+        }
+        let too_large = || Raised::input(format!("shape {}: too large", bracketed(shape)));
+        let extents: Vec<i64> = shape
+            .iter()
+            .map(|&extent| i64::try_from(extent))
+            .collect::<Result<_, _>>()
+            .map_err(|_| too_large())?;
+        let at = |address: u64| {
+            let data = std::ptr::without_provenance_mut(address as usize);
+            // SAFETY: made over no memory, only its size is asked for; made again, the memory has that size and stays beside
+            // the view.
+            unsafe { StridedView::on_device(device, data, element, &extents, None) }.map_err(|_| too_large())
+        };
+        let bytes = at(u64::from(u8::MAX) + 1)?.size_in_bytes();
+        let memory = allocate(device, bytes.max(1))?;
+        Ok(Self::over(at(memory.address())?, Arc::new(memory), None))
+    }
+
+    /// A contiguous copy on another device.
+    fn copied_to(&self, device: Device) -> Result<Self, Raised> {
+        if device.is_host() {
+            return self.to_contiguous_host();
+        }
+        let copy = Self::zeroed_on(device, self.view.element(), self.view.shape())?;
+        copy.overwrite(self)?;
+        Ok(copy)
+    }
+
+    /// Overwrites the elements with those of `source`; waits until they are there. Call it without the GIL.
+    ///
+    /// # Errors
+    /// An `InputError` when they differ in shape or type, or this one is read-only or strided; those of the driver.
+    fn overwrite(&self, source: &Self) -> Result<(), Raised> {
+        let described =
+            |tensor: &Self| format!("{} {}", tensor.view.element(), bracketed(tensor.view.shape()));
+        if described(self) != described(source) {
+            let (found, expected) = (described(source), described(self));
+            return Err(Raised::input(format!("source: {found}, expected {expected}"))
+                .found(found)
+                .expected(expected));
+        }
+        if self.read_only || !self.view.is_contiguous() {
+            return Err(Raised::input(
+                "the tensor is read-only or strided, expected a writable, contiguous one",
+            ));
+        }
+        let source = source.to_contiguous_host()?;
+        if let Some(producer) = &self.producer {
+            producer.wait()?;
+        }
+        // SAFETY: the source is contiguous host memory, which its owner keeps; that nobody writes it meanwhile is what handing
+        // it over means.
+        let bytes = unsafe { source.view.as_bytes() }.unwrap_or_default();
+        if self.view.device().is_host() {
+            // SAFETY: both hold as many bytes; `copy` allows that they are the same memory.
+            unsafe { std::ptr::copy(bytes.as_ptr(), self.view.data(), bytes.len()) };
+            return Ok(());
+        }
+        // SAFETY: the tensor's bytes are mapped on its device while its owner lives.
+        unsafe { write(self.view.device(), self.view.data().addr(), bytes) }
     }
 
     /// A read-only tensor over bytes inside `owner`, an embedding table of the weights for example: `bytes` says
@@ -110,7 +185,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of the driver, when that stream has to be told to wait for another.
-    fn from_imported(imported: &ImportedTensor) -> Result<Self, Raised> {
+    pub fn from_imported(imported: &ImportedTensor) -> Result<Self, Raised> {
         let (device, stream) = (imported.device(), StreamHandle::LEGACY);
         if let Some(awaited) = imported.awaited_stream() {
             order(device, awaited, stream)?;
@@ -175,6 +250,15 @@ impl Tensor {
         // SAFETY: the buffer holds a copy of the range, and stays beside the view.
         let view = unsafe { self.view.moved_to(buffer.data()) };
         Ok(Self::over(view, buffer, None))
+    }
+
+    /// [`Self::to_host`], contiguous.
+    ///
+    /// # Errors
+    /// As for [`Self::to_host`].
+    pub fn to_contiguous_host(&self) -> Result<Self, Raised> {
+        let host = self.to_host()?;
+        if host.view.is_contiguous() { Ok(host) } else { host.copied() }
     }
 
     /// Write access, for as long as Python may hold views of the same memory (see the module's head).

@@ -10,7 +10,7 @@ const PREFIXES: [&str; 3] = ["talker.code_predictor.", "code_predictor.", ""];
 /// The key of a talker's codec table in a whole model, and in the file of a talker on its own.
 const TALKER_TABLES: [&str; 2] = ["talker.model.codec_embedding.weight", "model.codec_embedding.weight"];
 
-/// File of an artifact directory that holds the tables E[i].
+/// File of an artifact directory that holds the tables `E[i]`.
 pub(super) const ARTIFACT_TABLES: &str = "codec_embeddings.safetensors";
 /// File of an artifact directory that holds the heads.
 pub(super) const ARTIFACT_HEADS: &str = "lm_heads.safetensors";

@@ -229,7 +229,7 @@ impl Kernel for ExclusiveOr<'_> {
 struct NormRow<'a> {
     residual: &'a mut [f32],
     normed: &'a mut [f32],
-    /// Outputs [panels][rows] to add first, and this row's number.
+    /// Outputs `[panels][rows]` to add first, and this row's number.
     add: Option<(&'a [Lane16], usize, usize)>,
     weight: &'a [f32],
     epsilon: f32,
@@ -252,7 +252,7 @@ impl Kernel for NormRow<'_> {
     }
 }
 
-/// Copies one row out of [panels][rows].
+/// Copies one row out of `[panels][rows]`.
 #[inline]
 fn gather_row(outputs: &[Lane16], rows: usize, row: usize, to: &mut [f32]) {
     for (to, from) in to.chunks_mut(LANES).zip(outputs[row..].iter().step_by(rows)) {
@@ -477,7 +477,7 @@ impl FrameRun<'_> {
         });
     }
 
-    /// Final norm and Head[`head`] on each stream's last row; logits row by row.
+    /// Final norm and `Head[head]` on each stream's last row; logits row by row.
     fn head(&mut self, pass: Pass, head: usize) {
         let weights = self.weights;
         self.norm(pass.rows(), &weights.final_norm, true);

@@ -82,9 +82,9 @@ pub(super) struct Weights {
     pub(super) projection: Option<ProjectionWeights>,
     pub(super) layers: Vec<LayerWeights>,
     pub(super) final_norm: Vec<f32>,
-    /// Head[i] gives the logits of `code_{i+1}`.
+    /// `Head[i]` gives the logits of `code_{i+1}`.
     pub(super) heads: Vec<PanelMatrix>,
-    /// E[i] embeds `code_{i+1}`.
+    /// `E[i]` embeds `code_{i+1}`.
     pub(super) tables: Vec<Arc<OwnedTable>>,
     /// E0, when the checkpoint has the talker's.
     pub(super) code_zero_table: Option<Arc<OwnedTable>>,

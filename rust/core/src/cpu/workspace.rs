@@ -20,9 +20,9 @@ pub(super) struct Workspace<'a> {
     pub(super) normed: &'a mut [Lane16],
     /// A linear layer's inputs as integers, for int8 weights.
     pub(super) integers: &'a mut [Lane16],
-    /// Outputs of a linear layer or of a head, [panels][rows].
+    /// Outputs of a linear layer or of a head, `[panels][rows]`.
     pub(super) outputs: &'a mut [Lane16],
-    /// Outputs of the gate and up projections, panels alternating, [2 I / 16][rows].
+    /// Outputs of the gate and up projections, panels alternating, `[2 I / 16][rows]`.
     pub(super) gate_up: &'a mut [Lane16],
     /// Queries, keys and values, [rows, (Nq + 2 Nkv) D].
     pub(super) projected: &'a mut [Lane16],

@@ -49,7 +49,7 @@ pub enum DrawFailure {
 /// Draws codes; owns the memory a draw needs, so that draws allocate nothing.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    /// logits / temperature of the row at hand, [V].
+    /// logits / temperature of the row at hand, `[V]`.
     quotients: Vec<f32>,
     /// What the filters left of it.
     kept_set: KeptSet,

@@ -99,7 +99,7 @@ impl Frame {
             temperature: row.params.temperature(),
             top_k: row.params.top_k(),
             top_p: row.params.top_p(),
-            reserved: 0,
+            inactive: 0,
             seed: row.params.seed(),
             frame_index: row.frame_index,
             code_zero: row.code_zero,

@@ -31,6 +31,15 @@ impl Device {
         Self { kind, index }
     }
 
+    /// The device that users call `name`: `cpu`, `cuda` (the first) or `cuda:1`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name.strip_prefix("cuda") {
+            None => (name == "cpu").then_some(Self::CPU),
+            Some("") => Some(Self::cuda(0)),
+            Some(rest) => rest.strip_prefix(':')?.parse::<u16>().ok().map(|index| Self::cuda(index.into())),
+        }
+    }
+
     /// The same device for a `DLTensor`.
     pub const fn raw(self) -> RawDevice {
         RawDevice { kind: self.kind, index: self.index }

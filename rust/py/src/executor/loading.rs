@@ -16,10 +16,11 @@ use crate::dlpack::expect::expect_float;
 use crate::dlpack::import::ImportedTensor;
 use crate::enter::SignalCheck;
 use crate::errors::{ErrorClass, Raised};
+use crate::frame::outputs::ReusedOutputs;
 use crate::spec::PyModelSpec;
 
 /// More rows than any talker batches; a typing error above it.
-const MAX_BATCH: usize = 4096;
+pub const MAX_BATCH: usize = 4096;
 
 /// A tensor of a state dict, of a type that weights may have.
 pub(super) fn import_weight(name: &str, object: &Bound<'_, PyAny>) -> PyResult<(ImportedTensor, FloatType)> {
@@ -80,6 +81,8 @@ impl Request {
             tables,
             code_zero_table: Mutex::new(loaded_code_zero_table.clone()),
             loaded_code_zero_table,
+            codec_hiddens: Mutex::default(),
+            reused: ReusedOutputs::default(),
             stats: Mutex::default(),
             weight_type,
             threads: engine.threads(),
@@ -92,7 +95,10 @@ impl Request {
 }
 
 /// The argument `key`, from 1 to `most`.
-fn within(key: &'static str, found: i64, most: usize) -> Result<usize, Raised> {
+///
+/// # Errors
+/// An `InputError` for another number.
+pub fn within(key: &'static str, found: i64, most: usize) -> Result<usize, Raised> {
     usize::try_from(found).ok().filter(|number| (1..=most).contains(number)).ok_or_else(|| {
         let expected = format!("1 to {most}");
         Raised::input(format!("{key}: found {found}, expected {expected}"))

@@ -20,11 +20,11 @@ use crate::streams::{StreamHandle, consumer_stream};
 
 #[pymethods]
 impl Tensor {
-    /// A tensor of zeros: `shape` as a sequence of extents, `dtype` by name. Serves as a buffer to bind or to write
-    /// codes into, in types that NumPy lacks too.
+    /// A tensor of zeros: `shape` as a sequence of extents, `dtype` by name, on a `device` such as `cpu` or `cuda:0`.
+    /// Serves as a buffer to bind or to write codes into, in types that NumPy lacks too.
     #[staticmethod]
-    #[pyo3(signature = (shape, dtype = "float32"))]
-    fn zeros(shape: Vec<usize>, dtype: &str) -> PyResult<Self> {
+    #[pyo3(signature = (shape, dtype = "float32", device = "cpu"))]
+    fn zeros(py: Python<'_>, shape: Vec<usize>, dtype: &str, device: &str) -> PyResult<Self> {
         let element = ElementType::from_name(dtype).ok_or_else(|| {
             let expected = "a name such as float32, bfloat16 or int32";
             Raised::input(format!("dtype: {dtype:?}, expected {expected}"))
@@ -32,7 +32,32 @@ impl Tensor {
                 .found(dtype)
                 .expected(expected)
         })?;
-        Ok(Self::zeroed(element, &shape)?)
+        let device = named_device(device)?;
+        enter(py, || Self::zeroed_on(device, element, &shape))
+    }
+
+    /// The same elements on a `device` such as `cpu` or `cuda:0`: the tensor itself where it is there already, else a
+    /// contiguous copy, which is there when the call returns.
+    fn to<'py>(slf: &Bound<'py, Self>, device: &str) -> PyResult<Bound<'py, Self>> {
+        let (py, here, device) = (slf.py(), slf.get(), named_device(device)?);
+        if here.view.device() == device {
+            return Ok(slf.clone());
+        }
+        Bound::new(py, enter(py, || here.copied_to(device))?)
+    }
+
+    /// Overwrites the elements, all contiguous, with those of `source`, of the same type and shape, after whatever fills
+    /// either; waits until they are there.
+    fn copy_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<()> {
+        let source = match source.cast::<Self>() {
+            Ok(own) => own.get().shared(),
+            Err(_) => Self::from_imported(&ImportedTensor::on_stream(
+                "source",
+                source,
+                Some(StreamHandle::LEGACY),
+            )?)?,
+        };
+        enter(py, || self.overwrite(&source))
     }
 
     /// A tensor over the memory of any DLPack producer, NumPy array or CUDA array, without a copy. What fills CUDA
@@ -308,6 +333,16 @@ impl Tensor {
         let strides: Vec<_> = self.view.strides().iter().map(|stride| stride.wrapping_mul(size)).collect();
         PyTuple::new(py, strides)
     }
+}
+
+fn named_device(name: &str) -> Result<Device, Raised> {
+    Device::from_name(name).ok_or_else(|| {
+        let expected = "cpu, or a CUDA device such as cuda:0";
+        Raised::input(format!("device: {name:?}, expected {expected}"))
+            .key("device")
+            .found(name)
+            .expected(expected)
+    })
 }
 
 /// The tensor, if the host can read its elements already, else another over them ([`Tensor::to_host`]).
