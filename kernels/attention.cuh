@@ -64,7 +64,8 @@ template <typename T> union CachePiece {
     T values[VALUES];
 };
 
-template <typename T> struct Attention {
+/// Attention of one head; `SIZE` is D where it is known beforehand, or 0.
+template <typename T, int SIZE = 0> struct Attention {
     const AttentionArguments& arguments;
     const int lane, size, stride, query_head, key_head, stream;
     // The warp's shared memory.
@@ -85,7 +86,7 @@ template <typename T> struct Attention {
     }
 
     DEVICE Attention(const AttentionArguments& args, int of_query, int of_stream, unsigned char* memory)
-        : arguments(args), lane(threadIdx.x % WARP), size(args.head_size), stride(args.head_size + SLOT_PADDING),
+        : arguments(args), lane(threadIdx.x % WARP), size(SIZE > 0 ? SIZE : args.head_size), stride(size + SLOT_PADDING),
           query_head(of_query), key_head(of_query / (args.query_heads / args.key_value_heads)), stream(of_stream),
           keys(reinterpret_cast<T*>(memory)), values(keys + args.positions * stride),
           query(reinterpret_cast<float*>(values + args.positions * stride)), key(query + size), weights(key + size),
@@ -221,7 +222,7 @@ template <typename T> struct Attention {
     DEVICE float score(int slot) const {
         const int pieces = size / PIECE;
         float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
+#pragma unroll 2
         for (int step = 0; step < MOST_HEAD_SIZE / PIECE / 2; ++step) {
             const int piece = 2 * step + lane % 2;
             if (piece >= pieces) break;

@@ -18,6 +18,7 @@ CONSTANT int PADDED_BUFFERS = 4;
 struct BeginArguments {
     uint64_t frame; // FrameBlock
     uint64_t rows; // RowState [slots]
+    uint64_t counters; // FrameCounters
     uint64_t residual; // [2 * slots, H] float32: the hidden rows, then the rows of code_0
     uint64_t hidden; // activations of T, `pairs` wide: the hidden rows on their way to the projection; 0: there is none
     uint64_t codec_sum; // [slots, Ht] float32
@@ -40,14 +41,14 @@ DEVICE float float_of_row(const TensorReference& tensor, uint32_t row) {
 }
 
 /// How the row draws: from device arrays where there are some, else as the host said.
-DEVICE RowState state_of_row(const FrameHeader& frame, const RowParameters& given, uint32_t row) {
+DEVICE RowState state_of_row(const FrameHeader& frame, const RowParameters& given, uint64_t launches, uint32_t row) {
     RowState state = {};
     state.active = given.inactive == 0 && (frame.active.address == 0 || integer_of_row(frame.active, row) != 0);
     state.temperature = given.temperature;
     state.top_k = given.top_k;
     state.top_p = given.top_p;
     state.seed = given.seed;
-    state.frame_index = given.frame_index;
+    state.frame_index = given.frame_index + (frame.advance_frame_index ? launches : 0);
     if (frame.temperature.address != 0) {
         state.temperature = float_of_row(frame.temperature, row);
         state.top_p = float_of_row(frame.top_p, row);
@@ -102,7 +103,8 @@ template <typename T> DEVICE void begin(const BeginArguments& arguments) {
         if (threadIdx.x == 0) shared_state.active = 0;
         return;
     }
-    RowState state = state_of_row(frame, block.rows[row], row);
+    const uint64_t launches = reinterpret_cast<const FrameCounters*>(arguments.counters)->launches;
+    RowState state = state_of_row(frame, block.rows[row], launches, row);
     int64_t code_zero = frame.code_zero.address == 0 ? block.rows[row].code_zero : integer_of_row(frame.code_zero, row);
     if (code_zero < 0 || code_zero >= frame.code_zero_table.extent) {
         state.status = STATUS_CODE_ZERO_OUT_OF_RANGE;

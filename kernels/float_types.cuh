@@ -31,6 +31,7 @@ enum ElementType : uint32_t {
     ELEMENT_INT32 = 3,
     ELEMENT_INT64 = 4,
     ELEMENT_UINT8 = 5,
+    ELEMENT_UINT64 = 6,
 };
 
 /// Element `index` of an array of floats of some type.
@@ -51,11 +52,12 @@ DEVICE void store_float(void* array, int64_t index, uint32_t type, float value) 
     }
 }
 
-/// Element `index` of an array of integers of some type; bool counts as 0 and 1.
+/// Element `index` of an array of integers of some type; bool counts as 0 and 1, and of an unsigned word the bits count.
 DEVICE int64_t load_integer(const void* array, int64_t index, uint32_t type) {
     switch (type) {
     case ELEMENT_INT32: return static_cast<const int32_t*>(array)[index];
-    case ELEMENT_INT64: return static_cast<const int64_t*>(array)[index];
+    case ELEMENT_INT64:
+    case ELEMENT_UINT64: return static_cast<const int64_t*>(array)[index];
     default: return static_cast<const uint8_t*>(array)[index];
     }
 }

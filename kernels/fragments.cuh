@@ -72,7 +72,7 @@ template <typename T> struct TensorCoreFragments {
     }
 
     /// The lane's sums for rows lane/4 (0, 1) and lane/4 + 8 (2, 3), columns 2 (lane%4) + {0, 1}.
-    static DEVICE float4 finished(const float (&sums)[SUMS], int) {
+    static DEVICE float4 finished(const float (&sums)[SUMS], int, int) {
         return make_float4(sums[0], sums[1], sums[2], sums[3]);
     }
 };
@@ -135,10 +135,11 @@ template <> struct Fragments<float> {
         }
     }
 
-    static DEVICE float4 finished(const float (&sums)[SUMS], int lane) {
+    static DEVICE float4 finished(const float (&sums)[SUMS], int lane, int columns) {
         float own[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int index = 0; index < SUMS; ++index) {
+            if (index % TILE_COLUMNS >= columns) continue;
             float sum = sums[index];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);

@@ -31,7 +31,7 @@ struct RowParameters {
 /// One frame's tensors. Nothing changes it while the frame runs.
 struct alignas(16) FrameHeader {
     uint32_t batch; // rows that the tensors below have
-    uint32_t advance_frame_index; // only where `frame_index` is a tensor
+    uint32_t advance_frame_index; // by one after each launch
     TensorReference talker_last_hidden; // [batch, Ht] float
     TensorReference code_zero; // [batch] int32 or int64
     TensorReference active; // [batch] bool, uint8, int32 or int64
@@ -75,6 +75,7 @@ struct FrameCounters {
     unsigned long long frames;
     unsigned long long rows; // that took part
     unsigned long long failed_rows;
+    unsigned long long launches; // of the frame block at hand: what the host's frame indices have advanced by
 };
 
 DEVICE const void* data_of(const TensorReference& tensor) {

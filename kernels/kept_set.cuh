@@ -70,8 +70,7 @@ struct LastKept {
 struct alignas(16) SamplingShared {
     uint64_t parts[2][SAMPLING_WARPS]; // of reductions over the block; turns alternate
     uint64_t masses[MOST_CANDIDATES];
-    uint32_t candidate_ranks[MOST_CANDIDATES];
-    uint32_t candidate_indices[MOST_CANDIDATES];
+    uint64_t candidates[MOST_CANDIDATES]; // rank << 32 | index
     uint32_t best[SAMPLING_THREADS]; // the smallest rank of each group of threads
     uint32_t candidate_count;
     uint32_t border;
@@ -119,7 +118,9 @@ struct RankedRow {
     /// Gives this thread's entries to `look(ranks, first index)`, `ENTRIES_AT_ONCE` at a time and a block's width apart;
     /// beyond the row are ranks of -infinity.
     template <typename Look> DEVICE void for_own_entries(Look look) const {
-        for (uint32_t first = threadIdx.x; first < entries; first += ENTRIES_AT_ONCE * SAMPLING_THREADS) {
+        // All threads of a warp go round equally often: `look` may talk to the others.
+        for (uint32_t base = 0; base < entries; base += ENTRIES_AT_ONCE * SAMPLING_THREADS) {
+            const uint32_t first = base + threadIdx.x;
             uint32_t own[ENTRIES_AT_ONCE];
 #pragma unroll
             for (int number = 0; number < ENTRIES_AT_ONCE; ++number) {
@@ -187,7 +188,6 @@ struct RankedRow {
         } else {
             shared.best[threadIdx.x] = own;
         }
-        shared.candidate_ranks[threadIdx.x] = 0xffffffffu;
         if (threadIdx.x == 0) {
             shared.candidate_count = 0;
             shared.border = RANK_OF_NOTHING - 1;
@@ -221,13 +221,12 @@ struct RankedRow {
             uint32_t found = 0;
 #pragma unroll
             for (int number = 0; number < ENTRIES_AT_ONCE; ++number) found += some[number] <= border;
-            if (found == 0) return;
-            uint32_t place = atomicAdd(&shared.candidate_count, found);
+            uint32_t place = claim_places(found);
 #pragma unroll
             for (int number = 0; number < ENTRIES_AT_ONCE; ++number) {
-                if (some[number] > border || place >= MOST_CANDIDATES) continue;
-                shared.candidate_ranks[place] = some[number];
-                shared.candidate_indices[place] = first + number * SAMPLING_THREADS;
+                if (some[number] > border) continue;
+                if (place < MOST_CANDIDATES)
+                    shared.candidates[place] = static_cast<uint64_t>(some[number]) << 32 | (first + number * SAMPLING_THREADS);
                 ++place;
             }
         });
@@ -235,21 +234,59 @@ struct RankedRow {
         return shared.candidate_count;
     }
 
-    /// Whether this thread's candidate, of `count`, is kept.
-    DEVICE bool keeps_candidate(uint32_t count, uint32_t top_k, float top_p) const {
-        const bool mine = threadIdx.x < count;
-        const uint32_t rank = shared.candidate_ranks[threadIdx.x];
-        const bool in_top_k = mine && count_ranks(shared.candidate_ranks, (count + 3) / 4 * 4, rank).x < top_k;
-        if (!(top_p < 1.0f)) return in_top_k;
-        const uint64_t mass = in_top_k ? mass_of_rank(rank, largest) : 0;
-        shared.masses[threadIdx.x] = mass;
-        const uint64_t threshold = mass_threshold(top_p, block.sum(mass));
-        const LastKept own = {rank, shared.candidate_indices[threadIdx.x]};
-        uint64_t before = 0;
-        for (uint32_t other = 0; other < count; ++other) {
-            const bool not_after = own.keeps(shared.candidate_ranks[other], shared.candidate_indices[other]);
-            before += not_after && other != threadIdx.x ? shared.masses[other] : 0;
+    /// The first of `wanted` places among the candidates, for each thread of a warp; all of it must call.
+    DEVICE uint32_t claim_places(uint32_t wanted) const {
+        const uint32_t lane = threadIdx.x % 32;
+        uint32_t up_to = wanted;
+#pragma unroll
+        for (uint32_t distance = 1; distance < 32; distance *= 2) {
+            const uint32_t before = __shfl_up_sync(ALL_LANES, up_to, distance);
+            up_to += lane >= distance ? before : 0;
         }
+        uint32_t first = 0;
+        if (lane == 31 && up_to != 0) first = atomicAdd(&shared.candidate_count, up_to);
+        return __shfl_sync(ALL_LANES, first, 31) + up_to - wanted;
+    }
+
+    /// The candidate that this thread works for, and its share of the others: several neighbours work for one where there are
+    /// threads enough.
+    struct Duty {
+        uint32_t candidate, share, sharers;
+
+        DEVICE explicit Duty(uint32_t count)
+            : sharers(count <= SAMPLING_THREADS / 4 ? 4 : count <= SAMPLING_THREADS / 2 ? 2 : 1) {
+            candidate = threadIdx.x / sharers;
+            share = threadIdx.x % sharers;
+        }
+
+        /// The sum over the sharers, for each of them.
+        template <typename Number> DEVICE Number sum(Number value) const {
+            if (sharers > 1) value += __shfl_xor_sync(ALL_LANES, value, 1);
+            if (sharers > 2) value += __shfl_xor_sync(ALL_LANES, value, 2);
+            return value;
+        }
+    };
+
+    /// Whether the candidate of this thread's duty, of `count`, is kept. Several threads may have the same.
+    DEVICE bool keeps_candidate(const Duty& duty, uint32_t count, uint32_t top_k, float top_p) const {
+        const bool mine = duty.candidate < count;
+        const uint64_t own = mine ? shared.candidates[duty.candidate] : ~0ull;
+        const uint32_t rank = static_cast<uint32_t>(own >> 32);
+        uint32_t larger = 0;
+#pragma unroll 8
+        for (uint32_t other = duty.share; other < count; other += duty.sharers)
+            larger += static_cast<uint32_t>(shared.candidates[other] >> 32) < rank;
+        larger = duty.sum(larger);
+        const bool in_top_k = mine && larger < top_k;
+        if (!(top_p < 1.0f)) return in_top_k;
+        const uint64_t mass = in_top_k && duty.share == 0 ? mass_of_rank(rank, largest) : 0;
+        if (mine && duty.share == 0) shared.masses[duty.candidate] = mass;
+        const uint64_t threshold = mass_threshold(top_p, block.sum(mass)); // a barrier: all masses are there
+        uint64_t before = 0;
+#pragma unroll 8
+        for (uint32_t other = duty.share; other < count; other += duty.sharers)
+            before += shared.candidates[other] < own ? shared.masses[other] : 0;
+        before = duty.sum(before);
         return in_top_k && before < threshold;
     }
 };

@@ -43,6 +43,9 @@ struct ProductArguments {
     uint32_t reserved;
 };
 
+/// Size of the heads for which warps attend by themselves.
+CONSTANT int ATTENDED_HEAD_SIZE = 128;
+
 /// Where the activations come from.
 enum class Source {
     /// Normalised by each block itself, into shared memory.
@@ -51,7 +54,7 @@ enum class Source {
     Memory,
     /// The same, in two parts whose sum is wanted.
     MemoryHighAndLow,
-    /// Attended values of one stream: the inputs of each warp are one head, for which it attends itself.
+    /// Attended values of one stream: the inputs of each warp are one head of 128, for which it attends itself.
     Attention,
 };
 
@@ -200,7 +203,7 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
 #pragma unroll
             for (int column_tile = 0; column_tile < COLUMN_TILES; ++column_tile) {
                 if (column_tile * TILE_COLUMNS >= columns) break;
-                const float4 own = Tile::finished(sums[tile][column_tile], lane);
+                const float4 own = Tile::finished(sums[tile][column_tile], lane, columns - column_tile * TILE_COLUMNS);
                 const int column = 2 * (lane % 4), row = lane / 4;
                 float* const place = shared + ((warp * TILES + tile) * COLUMN_TILES + column_tile) * TILE_SUMS +
                                      column * SUMS_STRIDE + row;
@@ -288,7 +291,7 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
         const int warp_pairs = pairs_per_warp(arguments), query_head = blockIdx.y * arguments.pairs / warp_pairs + warp;
         unsigned char* const own = memory + warp * attention_bytes();
         T* const attended = reinterpret_cast<T*>(own);
-        Attention<T> head(attention, query_head, 0, own + activation_tile_elements(warp_pairs) * sizeof(T));
+        Attention<T, ATTENDED_HEAD_SIZE> head(attention, query_head, 0, own + activation_tile_elements(warp_pairs) * sizeof(T));
         head.read_ahead();
         wait_for_earlier_kernels();
         const bool in_cache = blockIdx.x == 0 && head.keeps_cache();

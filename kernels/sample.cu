@@ -87,10 +87,12 @@ DEVICE int64_t draw(const float* logits, uint32_t entries, const RowState& state
         row.find_generous_border(top_k);
         const uint32_t count = row.gather_candidates();
         if (count <= MOST_CANDIDATES) {
+            const RankedRow::Duty duty(count);
             uint64_t key = 0;
-            if (row.keeps_candidate(count, top_k, state.top_p)) {
-                const uint32_t index = shared.candidate_indices[threadIdx.x];
-                key = key_of(x_of_rank(ranks[index]) + gumbel_noise(noise, index), index);
+            if (row.keeps_candidate(duty, count, top_k, state.top_p)) {
+                const uint64_t candidate = shared.candidates[duty.candidate];
+                const uint32_t index = static_cast<uint32_t>(candidate);
+                key = key_of(x_of_rank(static_cast<uint32_t>(candidate >> 32)) + gumbel_noise(noise, index), index);
             }
             return code_of_key(block.max(key));
         }
@@ -144,12 +146,15 @@ DEVICE void embed(const SampleArguments& arguments, const FrameHeader& frame, ui
 
 /// After the last draw: the row's status, and what counts frames.
 DEVICE void finish(const FrameHeader& frame, FrameCounters& counters, uint32_t row, const RowState& state, int32_t status) {
-    if (row == 0) atomicAdd(&counters.frames, 1ull);
+    if (row == 0) {
+        atomicAdd(&counters.frames, 1ull);
+        counters.launches += 1;
+    }
     if (state.active) atomicAdd(&counters.rows, 1ull);
     if (state.active && status != 0) atomicAdd(&counters.failed_rows, 1ull);
     static_cast<int32_t*>(mutable_data_of(frame.status))[row * frame.status.strides[0]] = state.active ? status : 0;
     const TensorReference& indices = frame.frame_index;
-    if (frame.advance_frame_index && (indices.strides[0] != 0 || row == 0))
+    if (frame.advance_frame_index && indices.address != 0 && (indices.strides[0] != 0 || row == 0))
         static_cast<uint64_t*>(mutable_data_of(indices))[row * indices.strides[0]] += indices.strides[0] == 0 ? 1 : state.active;
     if (row == 0 && frame.ring_slot.address != 0) *static_cast<int64_t*>(mutable_data_of(frame.ring_slot)) += 1;
 }

@@ -34,9 +34,10 @@ def bits(tensor: Tensor | Array) -> bytes:
 
 
 def row_bits(frame: Frame, row: int) -> tuple[bytes, ...]:
-    """All outputs of one row of a frame."""
-    outputs = (frame.codes, frame.codec_sum, frame.codec_hiddens, frame.status, frame.logits)
-    return tuple(bits(output.numpy()[row]) for output in outputs if output is not None)
+    """All that a frame writes of one row: rows 0 and R of `codec_hiddens` are the talker's."""
+    outputs = (frame.codes, frame.codec_sum, frame.status, frame.logits)
+    written = [output.numpy()[row] for output in outputs if output is not None]
+    return tuple(bits(values) for values in (*written, frame.codec_hiddens.numpy()[row, 1:-1]))
 
 
 @dataclass(frozen=True)

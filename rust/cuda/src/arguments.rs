@@ -17,10 +17,12 @@ pub enum ElementType {
     BFloat16 = 2,
     /// int32.
     Int32 = 3,
-    /// int64, and uint64 where a word is a word.
+    /// int64.
     Int64 = 4,
     /// uint8 and bool.
     UInt8 = 5,
+    /// uint64.
+    UInt64 = 6,
 }
 
 impl From<FloatType> for ElementType {
@@ -171,6 +173,8 @@ pub struct BeginArguments {
     pub frame: Address,
     /// Row states, `[slots]`.
     pub rows: Address,
+    /// The predictor's counters.
+    pub counters: Address,
     /// [2 · slots, H] float32.
     pub residual: Address,
     /// Activations on their way to the projection; 0 without one.
@@ -308,6 +312,8 @@ pub const UPLOAD_WORDS: usize = 1000;
 pub struct UploadArguments {
     /// Where the words go.
     pub target: Address,
+    /// A uint64 that becomes 0: launches of the frame block.
+    pub launches: Address,
     /// How many there are.
     pub word_count: u32,
     /// Zero.

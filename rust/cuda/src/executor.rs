@@ -2,6 +2,7 @@
 //!
 //! A frame is given to a stream and never waited for. What a frame's tensors are, and who keeps them alive, is the caller's.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
@@ -92,8 +93,8 @@ impl CodeZeroTable {
 /// What the device has been given, and by whom.
 #[derive(Debug, Default)]
 struct Queue {
-    /// The frame block that the device holds; `None` when somebody else may have written it.
-    block: Option<Vec<u8>>,
+    /// The frame block that the device holds, and how often it was launched; `None` when somebody else may have written it.
+    block: Option<(FrameBlock, u64)>,
     /// The last frame's stream, and what marks its end.
     last: Option<(u64, Arc<Event>)>,
     /// Whether a frame was recorded into a caller's graph, whose launches nobody announces.
@@ -123,6 +124,8 @@ pub struct CudaExecutor {
     counters_copy: PinnedMemory,
     code_zero_table: Option<CodeZeroTable>,
     arena: Arena,
+    /// Arenas of our own that callers' graphs work in.
+    recorded_arenas: Vec<DeviceMemory>,
     graphs: FrameGraphs,
     registry: Registry,
     stream: OwnedStream,
@@ -149,9 +152,11 @@ impl CudaExecutor {
         let context = Context::retain(driver, device)?;
         let entered = context.enter()?;
         let weight_bytes = weight_addresses(checkpoint, float_type, 0).bytes;
-        let shared = plan_of(&spec, float_type, &weight_addresses(checkpoint, float_type, 0), max_batch)
+        let shared_bytes_per_block = device.properties().shared_memory_per_block_bytes;
+        let unplaced = weight_addresses(checkpoint, float_type, 0);
+        let shared = plan_of(&spec, float_type, &unplaced, max_batch, shared_bytes_per_block)
             .most_shared_bytes(max_batch);
-        check_shared_memory(shared, device.properties().shared_memory_per_block_bytes)?;
+        check_shared_memory(shared, shared_bytes_per_block)?;
 
         let registry = Registry::load(&entered)?;
         for kernel in Kernel::ALL {
@@ -174,7 +179,7 @@ impl CudaExecutor {
         let arena = zeroed(&entered, &stream, context_bytes(&spec, float_type, max_batch))?;
         let counters_copy = PinnedMemory::allocate(&entered, size_of::<FrameCounters>())?;
         let code_zero_table = weights.code_zero_table.map(|table| loaded_code_zero_table(&table, &spec));
-        let loaded = Loaded { spec: &spec, float_type, weights: &weights, max_batch };
+        let loaded = Loaded { spec: &spec, float_type, weights: &weights, max_batch, shared_bytes_per_block };
         // SAFETY: the graphs are dropped with the weights and the persistent memory, and made anew before the arena goes.
         let graphs =
             unsafe { loaded.capture(&entered, &stream, &registry, arena.address(), persistent.address()) }?;
@@ -189,6 +194,7 @@ impl CudaExecutor {
             counters_copy,
             code_zero_table,
             arena: Arena::Own(arena),
+            recorded_arenas: Vec::new(),
             graphs,
             registry,
             stream,
@@ -274,7 +280,8 @@ impl CudaExecutor {
         context_bytes(&self.spec, self.float_type, self.max_batch)
     }
 
-    /// Works at `address` from the next frame on, or in memory of our own; the graphs are recorded anew.
+    /// Works at `address` from the next frame on, or in memory of our own; the graphs are recorded anew. Frames that callers
+    /// have recorded go on where they were.
     ///
     /// # Errors
     /// The driver's; the arena in use stays.
@@ -302,7 +309,12 @@ impl CudaExecutor {
             )
         }?;
         self.graphs = graphs;
-        self.arena = arena;
+        let replaced = std::mem::replace(&mut self.arena, arena);
+        if let Arena::Own(memory) = replaced
+            && self.queue.recorded
+        {
+            self.recorded_arenas.push(memory);
+        }
         Ok(())
     }
 
@@ -358,17 +370,18 @@ impl CudaExecutor {
         if let Some((_, last)) = changed {
             stream.wait_for(&entered, last)?;
         }
-        let mut bytes = std::mem::take(&mut self.queue.bytes);
-        frame.write_to(&mut bytes);
-        let held = self.queue.block.take();
-        if held.as_deref() != Some(&bytes) {
-            self.upload(&entered, stream, &bytes)?;
-        }
+        let held = self.queue.block.take().filter(|(held, launches)| frame.follows(held, *launches));
+        let (held, launches) = match held {
+            Some(held) => held,
+            None => {
+                self.upload(&entered, stream, frame)?;
+                (frame.clone(), 0)
+            }
+        };
         // SAFETY: the graph's own addresses live as long as it; those in the frame block are the caller's word.
         unsafe { self.graphs.for_batch(batch).launch(&entered, stream) }?;
-        self.queue.bytes = held.unwrap_or_default();
         if !self.queue.recorded {
-            self.queue.block = Some(bytes);
+            self.queue.block = Some((held, launches + 1));
         }
         done.record(&entered, stream)?;
         self.queue.last = Some((stream.address(), Arc::clone(done)));
@@ -396,6 +409,7 @@ impl CudaExecutor {
             float_type: self.float_type,
             weights: &self.weights,
             max_batch: self.max_batch,
+            shared_bytes_per_block: self.context.device().properties().shared_memory_per_block_bytes,
         }
     }
 
@@ -407,9 +421,7 @@ impl CudaExecutor {
         frame: &FrameBlock,
         stream: &BorrowedStream,
     ) -> Result<(), CudaError> {
-        let mut bytes = Vec::new();
-        frame.write_to(&mut bytes);
-        self.upload(entered, stream, &bytes)?;
+        self.upload(entered, stream, frame)?;
         let slots = slots_for(frame.rows.len(), self.max_batch);
         let plan = self.loaded().plan(self.arena.address(), self.persistent.address(), slots);
         let mut machine = StreamMachine { entered, stream, registry: &self.registry };
@@ -422,16 +434,21 @@ impl CudaExecutor {
         Ok(())
     }
 
+    /// Brings the frame block, and begins to count its launches.
     fn upload(
-        &self,
+        &mut self,
         entered: &Entered<'_>,
         stream: &BorrowedStream,
-        bytes: &[u8],
+        frame: &FrameBlock,
     ) -> Result<(), DriverError> {
+        let bytes = &mut self.queue.bytes;
+        frame.write_to(bytes);
+        let launches = counters_address(&self.persistent) + offset_of!(FrameCounters, launches) as u64;
         let mut target = self.persistent.address();
         for part in bytes.chunks(UPLOAD_WORDS * size_of::<u32>()) {
             let mut arguments = UploadArguments::zeroed();
             arguments.target = target;
+            arguments.launches = launches;
             arguments.word_count = (part.len() / size_of::<u32>()) as u32;
             bytemuck::cast_slice_mut(&mut arguments.words)[..part.len()].copy_from_slice(part);
             let shape = LaunchShape { grid: [1, 1, 1], block: 256, shared_bytes: 0, programmatic: false };
@@ -460,6 +477,7 @@ struct Loaded<'a> {
     float_type: FloatType,
     weights: &'a WeightAddresses,
     max_batch: usize,
+    shared_bytes_per_block: usize,
 }
 
 impl<'a> Loaded<'a> {
@@ -469,7 +487,7 @@ impl<'a> Loaded<'a> {
             frame: persistent,
             counters: persistent + block_bytes(self.max_batch) as u64,
             slots,
-            ..plan_of(self.spec, self.float_type, self.weights, self.max_batch)
+            ..plan_of(self.spec, self.float_type, self.weights, self.max_batch, self.shared_bytes_per_block)
         }
     }
 
@@ -496,9 +514,10 @@ fn plan_of<'a>(
     float_type: FloatType,
     weights: &'a WeightAddresses,
     slots: usize,
+    shared_bytes_per_block: usize,
 ) -> FramePlan<'a> {
     let workspace = WorkspaceAddresses::new(spec, float_type, slots, 0);
-    FramePlan { spec, float_type, weights, workspace, frame: 0, counters: 0, slots }
+    FramePlan { spec, float_type, weights, workspace, frame: 0, counters: 0, slots, shared_bytes_per_block }
 }
 
 fn loaded_code_zero_table(table: &TableAddresses, spec: &ModelSpec) -> CodeZeroTable {

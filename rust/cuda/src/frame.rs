@@ -56,7 +56,7 @@ pub struct RowParameters {
 pub struct FrameHeader {
     /// B.
     pub batch: u32,
-    /// Whether the frame adds one to its index, which is a tensor then.
+    /// Whether each launch adds one to the frame's index.
     pub advance_frame_index: u32,
     /// [B, Ht] of floats.
     pub talker_last_hidden: TensorReference,
@@ -104,6 +104,8 @@ pub struct FrameCounters {
     pub rows: u64,
     /// Rows whose status was not 0.
     pub failed_rows: u64,
+    /// Launches of the frame block at hand.
+    pub launches: u64,
 }
 
 /// Bytes of a frame block with `rows` rows.
@@ -121,6 +123,19 @@ pub struct FrameBlock {
 }
 
 impl FrameBlock {
+    /// Whether the device, once it has launched `held` so many times, has what this frame asks for: the same, with indices that
+    /// advanced as they were to.
+    pub fn follows(&self, held: &Self, launches: u64) -> bool {
+        let counted = self.header.advance_frame_index != 0 && self.header.frame_index.address() == 0;
+        let advanced = if counted { launches } else { 0 };
+        let follows = |(row, held): (&RowParameters, &RowParameters)| {
+            *row == RowParameters { frame_index: held.frame_index.wrapping_add(advanced), ..*held }
+        };
+        self.header == held.header
+            && self.rows.len() == held.rows.len()
+            && self.rows.iter().zip(&held.rows).all(follows)
+    }
+
     /// The bytes that the device is to have, into `bytes`.
     pub fn write_to(&self, bytes: &mut Vec<u8>) {
         bytes.clear();

@@ -107,6 +107,8 @@ pub struct FramePlan<'a> {
     pub counters: Address,
     /// Rows to make the launches for.
     pub slots: usize,
+    /// Shared memory that a block may have on the card.
+    pub shared_bytes_per_block: usize,
 }
 
 /// One pass of the body.
@@ -170,6 +172,7 @@ impl FramePlan<'_> {
         let arguments = BeginArguments {
             frame: self.frame,
             rows: workspace.rows,
+            counters: self.counters,
             residual: workspace.residual,
             hidden: if projected { workspace.hidden } else { 0 },
             codec_sum: workspace.codec_sum,
@@ -241,7 +244,7 @@ impl FramePlan<'_> {
         self.normalised(shapes.query_key_value, norm, pass.columns, query_key_value, launches);
         let attention = self.attention_arguments(pass, index, layer);
         let mut output = self.residual_product(pass, layer.output, workspace.attended);
-        if self.slots == 1 && attends_in_place(spec) {
+        if self.slots == 1 && attends_in_place(spec, self.float_type, self.shared_bytes_per_block) {
             (output.activations, output.attention) = (0, attention);
         } else {
             launches.push(self.attention(&attention));

@@ -20,6 +20,10 @@ const COLUMN_TILES: usize = 4;
 const TILE_SUMS: usize = TILE_COLUMNS * 20;
 /// By how many elements a slot is longer in shared memory (`SLOT_PADDING` of `kernels/attention.cuh`).
 const SLOT_PADDING: usize = 16;
+/// Size of the heads for which warps of o attend (`ATTENDED_HEAD_SIZE` of `kernels/product.cuh`).
+const ATTENDED_HEAD_SIZE: usize = 128;
+/// A little more than half of the 228 KiB of a multiprocessor of compute capability 9.0.
+const SPREADING_BYTES: usize = 116 * 1024;
 
 /// Where a product finds its activations.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,7 +54,7 @@ const fn kernel(matrix: MatrixShape, source: Source, few: bool, float_type: Floa
     // In float16 the deep kernels are those that read activations in two parts.
     let deep = match source {
         Source::MemoryHighAndLow => true,
-        _ => is_deep(matrix) && !matches!(float_type, FloatType::Float16),
+        _ => is_deep(matrix) && !matrix.gated && !matches!(float_type, FloatType::Float16),
     };
     match source {
         Source::Norm if matrix.gated => (Kernel::ProductGatedNorm(float_type), 3),
@@ -90,10 +94,7 @@ pub fn product_launch(
     let sums = |column_tiles: usize| WARPS * tiles * column_tiles * TILE_SUMS * size_of::<f32>();
     let shared = match source {
         Source::Norm => matrix.total_pairs() * pair_bytes + norm_shared_bytes(spec) + sums(1),
-        Source::Attention => {
-            let attended = matrix.pairs().div_ceil(WARPS) * pair_bytes;
-            WARPS * (attended + attention_shared_bytes(spec, float_type)) + sums(1)
-        }
+        Source::Attention => attended_product_bytes(spec, float_type),
         _ if few || float_type == FloatType::Float32 => sums(1),
         // Activations on their way, then sums.
         _ => {
@@ -117,11 +118,29 @@ pub const fn attention_shared_bytes(spec: &ModelSpec, float_type: FloatType) -> 
     slots + (2 * spec.head_size + spec.positions().next_multiple_of(4)) * size_of::<f32>()
 }
 
-/// Whether the blocks of o can attend for one stream by themselves: when each warp's inputs are one whole head.
-pub const fn attends_in_place(spec: &ModelSpec) -> bool {
+/// Whether the blocks of o can attend for one stream by themselves: when each warp's inputs are one whole head of the size
+/// that the kernel is made for, and the card has the shared memory. Where they cannot, a kernel of its own attends, with the
+/// same arithmetic.
+pub const fn attends_in_place(
+    spec: &ModelSpec,
+    float_type: FloatType,
+    shared_bytes_per_block: usize,
+) -> bool {
     let matrix = MatrixShapes::new(spec).output;
     let warp_inputs = matrix.pairs().div_ceil(WARPS) * PAIR;
-    warp_inputs == spec.head_size && matrix.inputs == matrix.splits * WARPS * warp_inputs
+    let whole = warp_inputs == ATTENDED_HEAD_SIZE && matrix.inputs == matrix.splits * WARPS * warp_inputs;
+    let shared = attended_product_bytes(spec, float_type);
+    whole && spec.head_size == ATTENDED_HEAD_SIZE && shared <= shared_bytes_per_block
+}
+
+/// Shared memory of a block of o that attends: more than half of what a multiprocessor of compute capability 9.0 has, so that
+/// the blocks spread over all of them and leave room on each for a block of the next kernel.
+const fn attended_product_bytes(spec: &ModelSpec, float_type: FloatType) -> usize {
+    let attended =
+        MatrixShapes::new(spec).output.pairs().div_ceil(WARPS) * PAIR * TILE_COLUMNS * float_type.size();
+    let sums = WARPS * TILE_SUMS * size_of::<f32>();
+    let needed = WARPS * (attended + attention_shared_bytes(spec, float_type)) + sums;
+    if needed > SPREADING_BYTES { needed } else { SPREADING_BYTES }
 }
 
 /// Whether two tiles a block still make blocks enough for a card, as of q, k and v.

@@ -108,6 +108,7 @@ pub fn frame_block(inputs: &FrameInputs, outputs: &OutputReferences, table: &Tal
     match &inputs.frame_index {
         FrameIndex::Number(number) => {
             rows.iter_mut().for_each(|row| row.frame_index = number.unwrap_or(0));
+            header.advance_frame_index = u32::from(inputs.advance);
         }
         FrameIndex::Tensor(tensor) => {
             header.frame_index = on_device(tensor);
@@ -281,7 +282,8 @@ const fn device_type(element: ElementType) -> DeviceType {
         ElementType::Float16 => DeviceType::Float16,
         ElementType::BFloat16 => DeviceType::BFloat16,
         ElementType::Int32 => DeviceType::Int32,
-        ElementType::Int64 | ElementType::UInt64 => DeviceType::Int64,
+        ElementType::Int64 => DeviceType::Int64,
+        ElementType::UInt64 => DeviceType::UInt64,
         ElementType::Bool | ElementType::UInt8 => DeviceType::UInt8,
         // What a frame's tensors are checked to be leaves only this.
         _ => DeviceType::Float32,

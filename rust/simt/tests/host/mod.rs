@@ -1,27 +1,63 @@
-//! A predictor whose device is the host: overtone-cuda's own launches, run kernel by kernel under the SIMT runtime.
+//! A device that is the host: overtone-cuda's own launches, run kernel by kernel under the SIMT runtime.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | [`predictor`] | a loaded predictor and its frames |
+//! | [`fragments`] | where tensor cores look for weights and activations |
+//! | [`fixtures`] | what is predicted: models, rows, expected outputs |
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-pub mod golden;
+#[path = "../../../cuda/tests/fixtures/mod.rs"]
+pub mod fixtures;
+pub mod fragments;
+pub mod predictor;
 
-use std::ops::ControlFlow;
-
-use overtone_core::checkpoint::Checkpoint;
-use overtone_core::sampling::SamplingParams;
-use overtone_core::spec::ModelSpec;
+pub use fixtures::{FLOAT_TYPES, random};
 use overtone_core::tensor::FloatType;
-use overtone_cuda::arguments::ElementType;
-use overtone_cuda::frame::{FrameBlock, FrameCounters, FrameHeader, RowParameters, TensorReference, block_bytes};
-use overtone_cuda::layout::{Address, TableAddresses, WeightAddresses, WorkspaceAddresses};
-use overtone_cuda::load::{load, staging_bytes, weight_addresses};
+use overtone_cuda::layout::Address;
 use overtone_cuda::machine::Machine;
-use overtone_cuda::plan::{FramePlan, Launch};
+use overtone_cuda::plan::Launch;
 use overtone_simt::{GuardedBuffer, LaunchError, Schedule, kernel, launch};
 
+/// Rounding error of a type: half a unit in the last place, of a number's size.
+pub fn unit_roundoff(float_type: FloatType) -> f64 {
+    match float_type {
+        FloatType::Float32 => 2f64.powi(-24),
+        FloatType::Float16 => 2f64.powi(-11),
+        FloatType::BFloat16 => 2f64.powi(-8),
+    }
+}
+
+/// The largest rounding error of a number too small for a type's normal range.
+pub fn subnormal_roundoff(float_type: FloatType) -> f64 {
+    if float_type == FloatType::Float16 { 2f64.powi(-25) } else { 2f64.powi(-134) }
+}
+
+/// The nearest value of a type.
+pub fn rounded(float_type: FloatType, value: f32) -> f32 {
+    let mut bytes = [0; 4];
+    float_type.narrow(value, &mut bytes, 0);
+    float_type.widen(&bytes, 0)
+}
+
 /// Runs launches on the host.
+#[derive(Clone, Copy)]
 pub struct Host {
     pub schedule: Schedule,
+}
+
+impl Host {
+    pub const NATURAL: Self = Self { schedule: Schedule::Natural };
+
+    /// Runs launches whose addresses are of memory that the caller made for them.
+    pub fn go(mut self, works: &[Launch]) {
+        for work in works {
+            // SAFETY: the tests pass addresses of guarded memory made for the launch.
+            unsafe { self.run(work) }.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
 }
 
 impl Machine for Host {
@@ -50,160 +86,50 @@ impl Memory {
         Self(GuardedBuffer::zeroed((bytes as usize).div_ceil(8)))
     }
 
+    /// Memory whose bytes are all `byte`: 0xff is NaN in every float type.
     pub fn filled(bytes: u64, byte: u8) -> Self {
         Self(GuardedBuffer::filled_with_byte((bytes as usize).div_ceil(8), byte))
     }
 
+    /// Room for `count` float32, all NaN.
+    pub fn of_nan(count: usize) -> Self {
+        Self::filled((count * size_of::<f32>()) as u64, 0xff)
+    }
+
     pub fn of<T: bytemuck::NoUninit>(values: &[T]) -> Self {
         let mut memory = Self::zeroed(size_of_val(values) as u64);
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(memory.0.as_mut_slice());
-        bytes[..size_of_val(values)].copy_from_slice(bytemuck::cast_slice(values));
+        memory.bytes_mut()[..size_of_val(values)].copy_from_slice(bytemuck::cast_slice(values));
+        memory
+    }
+
+    /// Numbers rounded to a type.
+    pub fn of_floats(float_type: FloatType, values: &[f32]) -> Self {
+        let mut memory = Self::zeroed((values.len() * float_type.size()) as u64);
+        for (index, value) in values.iter().enumerate() {
+            float_type.narrow(*value, memory.bytes_mut(), index);
+        }
         memory
     }
 
     pub fn address(&self) -> Address {
-        self.0.as_slice().as_ptr() as Address
+        self.0.address()
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(self.0.as_mut_slice())
     }
 
     pub fn read<T: bytemuck::Pod>(&self, count: usize) -> Vec<T> {
         let bytes: &[u8] = bytemuck::cast_slice(self.0.as_slice());
-        bytes[..count * size_of::<T>()].chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
-    }
-}
-
-/// A loaded predictor.
-pub struct Predictor {
-    pub spec: ModelSpec,
-    pub float_type: FloatType,
-    pub weights: WeightAddresses,
-    _memory: Memory,
-    pub host: Host,
-}
-
-/// What one row asks for.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    pub hidden: &'a [f32],
-    pub code_zero: i64,
-    pub params: SamplingParams,
-    pub frame_index: u64,
-}
-
-/// Everything one frame gives a row.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Predicted {
-    pub codes: Vec<i32>,
-    pub codec_sum: Vec<f32>,
-    pub status: i32,
-    pub logits: Vec<f32>,
-    /// As stored, rows 0 and R included.
-    pub codec_hiddens: Vec<u8>,
-}
-
-impl Predictor {
-    pub fn load(checkpoint: &Checkpoint<'_>, float_type: FloatType) -> Self {
-        let bytes = weight_addresses(checkpoint, float_type, 0).bytes;
-        let memory = Memory::zeroed(bytes);
-        let weights = weight_addresses(checkpoint, float_type, memory.address());
-        let staging = Memory::filled(staging_bytes(checkpoint, float_type), 0xff);
-        let mut host = Host { schedule: Schedule::Natural };
-        let mut progress = |_, _| ControlFlow::Continue(());
-        // SAFETY: both memories are as large as they have to be.
-        unsafe { load(&mut host, checkpoint, float_type, &weights, staging.address(), &mut progress) }.unwrap();
-        Self { spec: checkpoint.spec().clone(), float_type, weights, _memory: memory, host }
-    }
-
-    fn table_size(&self) -> usize {
-        self.weights.tables[0].float_type.size()
-    }
-
-    /// Runs one frame with launches made for `slots` rows, in a workspace full of NaN, with logits.
-    pub fn predict(&mut self, rows: &[Row<'_>], slots: usize) -> Vec<Predicted> {
-        let (spec, batch) = (self.spec.clone(), rows.len());
-        let (per_frame, width) = (spec.codes_per_frame(), spec.talker_hidden_size);
-        let hidden: Vec<f32> = rows.iter().flat_map(|row| row.hidden.iter().copied()).collect();
-        let hidden = Memory::of(&hidden);
-        let codes = Memory::filled((batch * per_frame * 4) as u64, 0x7f);
-        let codec_sum = Memory::filled((batch * width * 4) as u64, 0xff);
-        let codec_hiddens = Memory::filled((batch * per_frame * width * self.table_size()) as u64, 0xff);
-        let status = Memory::filled((batch * 4) as u64, 0x7f);
-        let per_row = spec.residual_codebooks * spec.codebook_size;
-        let logits = Memory::filled((batch * per_row * 4) as u64, 0xff);
-        let tensor = |memory: &Memory, element: ElementType, strides: &[usize]| {
-            let strides: Vec<i64> = strides.iter().map(|&stride| stride as i64).collect();
-            TensorReference::new(memory.address(), element, &strides, batch)
-        };
-        let float = ElementType::Float32;
-        let table = self.weights.code_zero_table.unwrap();
-        let header = FrameHeader {
-            batch: batch as u32,
-            talker_last_hidden: tensor(&hidden, float, &[width, 1]),
-            codes: tensor(&codes, ElementType::Int32, &[0, per_frame, 1]),
-            codec_sum: tensor(&codec_sum, float, &[width, 1]),
-            codec_hiddens: tensor(
-                &codec_hiddens,
-                self.weights.tables[0].float_type.into(),
-                &[per_frame * width, width, 1],
-            ),
-            status: tensor(&status, ElementType::Int32, &[1]),
-            logits: tensor(&logits, float, &[per_row, spec.codebook_size, 1]),
-            code_zero_table: raw_table(&table, &spec),
-            code_zero_projected: projected_table(&table, &spec),
-            ..FrameHeader::default()
-        };
-        let parameters = rows.iter().map(|row| RowParameters {
-            temperature: row.params.temperature(),
-            top_k: row.params.top_k(),
-            top_p: row.params.top_p(),
-            inactive: 0,
-            seed: row.params.seed(),
-            frame_index: row.frame_index,
-            code_zero: row.code_zero,
-        });
-        let block = FrameBlock { header, rows: parameters.collect() };
-        let mut bytes = Vec::new();
-        block.write_to(&mut bytes);
-        assert_eq!(bytes.len(), block_bytes(batch));
-        let frame = Memory::of(&bytes);
-        let counters = Memory::zeroed(size_of::<FrameCounters>() as u64);
-        let workspace = Memory::filled(WorkspaceAddresses::new(&spec, self.float_type, slots, 0).bytes, 0xff);
-        let plan = FramePlan {
-            spec: &spec,
-            float_type: self.float_type,
-            weights: &self.weights,
-            workspace: WorkspaceAddresses::new(&spec, self.float_type, slots, workspace.address()),
-            frame: frame.address(),
-            counters: counters.address(),
-            slots,
-        };
-        for work in plan.launches() {
-            // SAFETY: every address in the launches belongs to one of the memories above, made for it.
-            unsafe { self.host.run(&work) }.unwrap_or_else(|error| panic!("{error}"));
-        }
-        let counted = counters.read::<FrameCounters>(1)[0];
-        assert_eq!((counted.frames, counted.rows), (1, batch as u64));
-        let (all_codes, all_status) = (codes.read::<i32>(batch * per_frame), status.read::<i32>(batch));
-        let (sums, all_logits) = (codec_sum.read::<f32>(batch * width), logits.read::<f32>(batch * per_row));
-        let hiddens_bytes = per_frame * width * self.table_size();
-        let hiddens = codec_hiddens.read::<u8>(batch * hiddens_bytes);
-        (0..batch)
-            .map(|row| Predicted {
-                codes: all_codes[row * per_frame..(row + 1) * per_frame].to_vec(),
-                codec_sum: sums[row * width..(row + 1) * width].to_vec(),
-                status: all_status[row],
-                logits: all_logits[row * per_row..(row + 1) * per_row].to_vec(),
-                codec_hiddens: hiddens[row * hiddens_bytes..(row + 1) * hiddens_bytes].to_vec(),
-            })
+        bytes[..count * size_of::<T>()]
+            .chunks_exact(size_of::<T>())
+            .map(bytemuck::pod_read_unaligned)
             .collect()
     }
-}
 
-fn raw_table(table: &TableAddresses, spec: &ModelSpec) -> TensorReference {
-    let rows = spec.code_zero_size.unwrap();
-    TensorReference::new(table.raw, table.float_type.into(), &[spec.talker_hidden_size as i64, 1], rows)
-}
-
-fn projected_table(table: &TableAddresses, spec: &ModelSpec) -> TensorReference {
-    let rows = spec.code_zero_size.unwrap();
-    TensorReference::new(table.projected, table.projected_type.into(), &[spec.hidden_size as i64, 1], rows)
+    /// Numbers of a type, widened.
+    pub fn read_floats(&self, float_type: FloatType, count: usize) -> Vec<f32> {
+        let bytes: &[u8] = bytemuck::cast_slice(self.0.as_slice());
+        (0..count).map(|index| float_type.widen(bytes, index)).collect()
+    }
 }

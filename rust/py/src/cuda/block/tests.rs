@@ -131,6 +131,7 @@ fn a_number_counts_launches_and_a_device_tensor_is_left_to_the_frame() {
         let mut counting = block(&counted);
         advance_host_index(&counted, &mut counting.rows).unwrap();
         assert!(counting.rows.iter().all(|row| row.frame_index == 0));
+        assert_eq!(counting.header.advance_frame_index, 1);
 
         given.frame_idx = there(py, 0x4000, ElementType::Int64, &[1], Some(&[77]));
         let shared = block(&inputs(&given).unwrap());
@@ -202,7 +203,7 @@ fn sampling_arrays_are_all_in_one_place() {
         let seed = there(py, 0x6000, ElementType::UInt64, &[2], None);
         given.sampling = GivenSampling::Arrays([float(0x1000), top_k.clone(), float(0x2000), seed]);
         let block = block(&inputs(&given).unwrap());
-        assert_eq!(block.header.seed, TensorReference::new(0x6000, DeviceType::Int64, &[1], 2));
+        assert_eq!(block.header.seed, TensorReference::new(0x6000, DeviceType::UInt64, &[1], 2));
         assert!(block.rows.iter().all(|row| row.frame_index == 3));
         given.sampling = GivenSampling::Arrays([float(0x1000), top_k, float(0x2000), here(py, &[1, 2])]);
         let refused = inputs(&given).unwrap_err();

@@ -1,0 +1,123 @@
+//! A loaded predictor whose device is the host, and its frames.
+
+use std::ops::ControlFlow;
+
+use overtone_core::checkpoint::Checkpoint;
+use overtone_core::spec::ModelSpec;
+use overtone_core::tensor::FloatType;
+use overtone_cuda::arguments::ElementType;
+use overtone_cuda::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
+use overtone_cuda::layout::{Address, WeightAddresses, WorkspaceAddresses};
+use overtone_cuda::load::{load, staging_bytes, weight_addresses};
+use overtone_cuda::plan::FramePlan;
+use overtone_simt::MAX_SHARED_BYTES;
+
+use super::fixtures::rows::{Extents, Outputs, Predicted, Row};
+use super::{Host, Memory};
+
+/// A loaded predictor.
+pub struct Predictor {
+    pub spec: ModelSpec,
+    pub float_type: FloatType,
+    pub weights: WeightAddresses,
+    _memory: Memory,
+    pub host: Host,
+}
+
+/// A frame's tensors. What a frame does not write stays NaN, or -1.
+pub struct Frame {
+    pub block: FrameBlock,
+    extents: Extents,
+    outputs: Outputs<Memory>,
+    _hidden: Memory,
+}
+
+impl Frame {
+    pub fn new(predictor: &Predictor, rows: &[Row]) -> Self {
+        let extents = Extents::new(&predictor.spec, predictor.table_type(), rows.len());
+        let hidden: Vec<f32> = rows.iter().flat_map(|row| row.hidden.iter().copied()).collect();
+        let hidden = Memory::of(&hidden);
+        let outputs = extents.bytes().each(|bytes| Memory::filled(*bytes as u64, 0xff));
+        let addresses = outputs.each(Memory::address);
+        let block = extents.block(rows, hidden.address(), addresses, predictor.code_zero_tables());
+        Self { block, extents, outputs, _hidden: hidden }
+    }
+
+    pub fn read(&self) -> Vec<Predicted> {
+        let bytes = self.extents.bytes();
+        let read = |memory: &Memory, bytes: usize| memory.read::<u8>(bytes);
+        self.extents.predicted(&Outputs {
+            codes: read(&self.outputs.codes, bytes.codes),
+            codec_sum: read(&self.outputs.codec_sum, bytes.codec_sum),
+            codec_hiddens: read(&self.outputs.codec_hiddens, bytes.codec_hiddens),
+            status: read(&self.outputs.status, bytes.status),
+            logits: read(&self.outputs.logits, bytes.logits),
+        })
+    }
+}
+
+impl Predictor {
+    pub fn load(checkpoint: &Checkpoint<'_>, float_type: FloatType) -> Self {
+        let bytes = weight_addresses(checkpoint, float_type, 0).bytes;
+        let memory = Memory::zeroed(bytes);
+        let weights = weight_addresses(checkpoint, float_type, memory.address());
+        let staging = Memory::filled(staging_bytes(checkpoint, float_type), 0xff);
+        let mut host = Host::NATURAL;
+        let mut progress = |_, _| ControlFlow::Continue(());
+        // SAFETY: both memories are as large as they have to be.
+        unsafe { load(&mut host, checkpoint, float_type, &weights, staging.address(), &mut progress) }
+            .unwrap();
+        Self { spec: checkpoint.spec().clone(), float_type, weights, _memory: memory, host }
+    }
+
+    /// Type of the codec tables.
+    pub fn table_type(&self) -> FloatType {
+        self.weights.tables[0].float_type
+    }
+
+    fn code_zero_tables(&self) -> [TensorReference; 2] {
+        let (table, rows) = (self.weights.code_zero_table.unwrap(), self.spec.code_zero_size.unwrap());
+        let tensor = |address: Address, float_type: FloatType, width: usize| {
+            TensorReference::new(address, ElementType::from(float_type), &[width as i64, 1], rows)
+        };
+        [
+            tensor(table.raw, table.float_type, self.spec.talker_hidden_size),
+            tensor(table.projected, table.projected_type, self.spec.hidden_size),
+        ]
+    }
+
+    /// A workspace for launches made for `slots` rows, full of NaN.
+    pub fn workspace(&self, slots: usize) -> Memory {
+        Memory::filled(WorkspaceAddresses::new(&self.spec, self.float_type, slots, 0).bytes, 0xff)
+    }
+
+    /// Runs one frame with launches made for `slots` rows.
+    pub fn run(&mut self, frame: &Frame, slots: usize, workspace: &Memory) -> FrameCounters {
+        let mut bytes = Vec::new();
+        frame.block.write_to(&mut bytes);
+        assert_eq!(bytes.len(), block_bytes(frame.block.rows.len()));
+        let block = Memory::of(&bytes);
+        let counters = Memory::zeroed(size_of::<FrameCounters>() as u64);
+        let plan = FramePlan {
+            spec: &self.spec,
+            float_type: self.float_type,
+            weights: &self.weights,
+            workspace: WorkspaceAddresses::new(&self.spec, self.float_type, slots, workspace.address()),
+            frame: block.address(),
+            counters: counters.address(),
+            slots,
+            shared_bytes_per_block: MAX_SHARED_BYTES,
+        };
+        self.host.go(&plan.launches());
+        counters.read(1)[0]
+    }
+
+    /// Runs one frame of rows, in a new workspace.
+    pub fn predict(&mut self, rows: &[Row], slots: usize) -> Vec<Predicted> {
+        let (frame, workspace) = (Frame::new(self, rows), self.workspace(slots));
+        let counted = self.run(&frame, slots, &workspace);
+        let active = rows.iter().filter(|row| row.active).count() as u64;
+        assert_eq!((counted.frames, counted.rows, counted.launches), (1, active, 1));
+        frame.read()
+    }
+}
