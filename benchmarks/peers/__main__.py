@@ -78,8 +78,9 @@ class _Run:
         self.checkpoint, self.arguments = checkpoint, arguments
         self.batches: tuple[int, ...] = arguments.batch
         self.wanted = {name for peer, name in PEERS.items() if peer not in arguments.without}
-        self.predictor = CodePredictor.from_pretrained(
-            checkpoint, executor="cuda", dtype="bfloat16", max_batch=max(self.batches)
+        self.predictor, self.recorded = (
+            CodePredictor.from_pretrained(checkpoint, executor="cuda", dtype="bfloat16", max_batch=max(self.batches))
+            for _ in range(2)
         )
         self.spec = self.predictor.spec
         self.state = read_state(checkpoint, torch.bfloat16)
@@ -115,7 +116,7 @@ class _Run:
 
     def _contenders(self, batch: int) -> list[Contender]:
         inputs = random_inputs(self.spec, batch, seed=batch, dtype=self.weights.dtype)
-        found = ours.overtone_contenders(self.predictor, inputs, self.sampling)
+        found = ours.overtone_contenders(self.predictor, self.recorded, inputs, self.sampling)
         mode = None if self.arguments.compile_mode == "default" else self.arguments.compile_mode
         ways: dict[str, Callable[[], Contender]] = {
             COMPILED: lambda: compiled_contender(self.weights, inputs, self.sampling, mode),
@@ -141,7 +142,7 @@ class _Run:
     def _measure_host(self) -> None:
         inputs = random_inputs(self.spec, 1, seed=1, dtype=self.weights.dtype)
         calls = self.arguments.host_calls
-        for contender in ours.overtone_contenders(self.predictor, inputs, self.sampling):
+        for contender in ours.overtone_contenders(self.predictor, self.recorded, inputs, self.sampling):
             self.report.host[contender.name] = host_microseconds(contender.launch, calls)
 
     def _compare_codes(self) -> None:

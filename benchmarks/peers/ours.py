@@ -22,13 +22,19 @@ CALLED = "overtone, predict_frame"
 CAPTURED = "overtone in the caller's graph"
 
 
-def overtone_contenders(predictor: CodePredictor, inputs: Inputs, sampling: SamplingParams) -> list[Contender]:
-    """The three of them, the one that others are compared with first."""
+def overtone_contenders(
+    predictor: CodePredictor, recorded: CodePredictor, inputs: Inputs, sampling: SamplingParams
+) -> list[Contender]:
+    """The three of them, the one that others are compared with first.
+
+    The caller's graph gets a predictor of its own: one whose frames were recorded cannot know what the device holds
+    when such a graph is launched, and brings the parameters of every other frame anew.
+    """
     bound = bound_frame(predictor, inputs, sampling)
     return [
         Contender(BOUND, bound.launch, check=bound.frame.wait),
         Contender(CALLED, predicted_frame(predictor, inputs, sampling)),
-        _captured_contender(predictor, inputs, sampling),
+        _captured_contender(recorded, inputs, sampling),
     ]
 
 

@@ -36,16 +36,23 @@ def busy(stream: Any) -> None:
 def test_nothing_waits_for_the_device_but_who_asks(predictor: CodePredictor) -> None:
     hidden, code_zero = inputs(4)
     bound = predictor.bind_frame(plan(4, sampling=SAMPLED, frame_idx=0))
-    for frame in (bound.launch(), predictor.predict_frame(hidden, code_zero), predictor.run_frame(plan(4))):
+    # As many frames at once as below: memory for outputs is allocated when none is free, and that may wait.
+    before = [
+        bound.launch(),
+        *(predictor.predict_frame(hidden, code_zero) for _ in range(2)),
+        predictor.run_frame(plan(4)),
+    ]
+    for frame in before:
         frame.wait()
-    given = plan(4)
+    del before, frame
+    given, numbers = plan(4), code_zero.tolist()
     torch.cuda.synchronize()
     torch.cuda._sleep(SLEEP_CYCLES)
     started = time.perf_counter()
     frames = [
         bound.launch(),
         predictor.predict_frame(hidden, code_zero, sampling=SAMPLED, frame_idx=1),
-        predictor.predict_frame(hidden, code_zero.tolist(), active=torch.ones(4, dtype=torch.bool)),
+        predictor.predict_frame(hidden, numbers, active=torch.ones(4, dtype=torch.bool)),
         predictor.run_frame(given),
     ]
     assert [frame.ready() for frame in frames] == [False] * 4
@@ -107,13 +114,13 @@ def test_frames_on_changing_streams_run_one_after_another(predictor: CodePredict
 def test_inputs_live_until_their_frame_has_completed(predictor: CodePredictor) -> None:
     expected = codes_of(predictor.predict_frame(*inputs(8, seed=7)))
     hidden, code_zero = inputs(8, seed=7)
-    stream = torch.cuda.Stream()
+    stream, shape = torch.cuda.Stream(), hidden.shape
+    predictor.predict_frame(hidden, code_zero, stream=stream).wait()
+    gc.collect()
     torch.cuda.synchronize()
     busy(stream)
     frame = predictor.predict_frame(hidden, code_zero, stream=stream)
-    shape = hidden.shape
     del hidden, code_zero
-    gc.collect()
     # Memory that torch had got back would be given out again here, and overwritten before the frame begins.
     rubbish = [torch.full(shape, float("nan"), device="cuda") for _ in range(64)]
     torch.cuda.current_stream().synchronize()

@@ -5,6 +5,7 @@ mod host;
 
 use std::sync::LazyLock;
 
+use host::fixtures::FLOAT_TYPES;
 use host::fixtures::model::{DEEP, Model, ODD, ODD_PROJECTED, TRUE_LAYER};
 use host::fixtures::rows::{Predicted, Row};
 use host::predictor::{Frame, Predictor};
@@ -61,7 +62,7 @@ fn a_projected_stream_alone_is_that_stream_in_any_slot() {
 
 #[test]
 fn a_stream_wider_than_a_blocks_share_is_the_same_in_any_slot() {
-    for float_type in host::FLOAT_TYPES {
+    for float_type in FLOAT_TYPES {
         check_invariance(&DEEP, float_type, &[(1, 2), (2, 9)]);
     }
 }
@@ -92,7 +93,7 @@ fn predictor(float_type: FloatType) -> Predictor {
 
 #[test]
 fn the_order_of_threads_changes_nothing() {
-    for float_type in host::FLOAT_TYPES {
+    for float_type in FLOAT_TYPES {
         let mut predictor = predictor(float_type);
         let rows = Row::random_rows(&ODD, 3);
         for (batch, slots) in [(1, 1), (3, 4)] {
@@ -110,7 +111,7 @@ fn the_order_of_threads_changes_nothing() {
 
 #[test]
 fn a_row_that_is_not_finite_fails_alone_and_the_next_frame_is_sound() {
-    for float_type in host::FLOAT_TYPES {
+    for float_type in FLOAT_TYPES {
         let mut predictor = predictor(float_type);
         let rows = Row::random_rows(&ODD, 3);
         let good = predictor.predict(&rows, 3);
@@ -153,7 +154,7 @@ fn a_code_outside_the_talkers_table_fails_its_row_alone() {
 
 #[test]
 fn rows_left_out_write_nothing_and_their_neighbours_do_not_see_them() {
-    for float_type in host::FLOAT_TYPES {
+    for float_type in FLOAT_TYPES {
         let mut predictor = predictor(float_type);
         let mut rows = Row::random_rows(&ODD, 4);
         let good = predictor.predict(&rows, 4);
@@ -180,7 +181,7 @@ fn rows_left_out_write_nothing_and_their_neighbours_do_not_see_them() {
 
 #[test]
 fn a_frame_in_what_another_batch_left_is_the_same_frame() {
-    for float_type in host::FLOAT_TYPES {
+    for float_type in FLOAT_TYPES {
         let mut predictor = predictor(float_type);
         let rows = Row::random_rows(&ODD, 9);
         let good: Vec<Predicted> =

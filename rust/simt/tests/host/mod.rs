@@ -13,8 +13,6 @@
 pub mod fixtures;
 pub mod fragments;
 pub mod predictor;
-
-pub use fixtures::{FLOAT_TYPES, random};
 use overtone_core::tensor::FloatType;
 use overtone_cuda::layout::Address;
 use overtone_cuda::machine::Machine;

@@ -12,7 +12,7 @@ use overtone_cuda::load::{load, staging_bytes, weight_addresses};
 use overtone_cuda::plan::FramePlan;
 use overtone_simt::MAX_SHARED_BYTES;
 
-use super::fixtures::rows::{Extents, Outputs, Predicted, Row};
+use super::fixtures::rows::{Extents, Outputs, Predicted, Row, UNWRITTEN};
 use super::{Host, Memory};
 
 /// A loaded predictor.
@@ -24,7 +24,7 @@ pub struct Predictor {
     pub host: Host,
 }
 
-/// A frame's tensors. What a frame does not write stays NaN, or -1.
+/// A frame's tensors; what a frame does not write stays as [`UNWRITTEN`] says.
 pub struct Frame {
     pub block: FrameBlock,
     extents: Extents,
@@ -37,22 +37,16 @@ impl Frame {
         let extents = Extents::new(&predictor.spec, predictor.table_type(), rows.len());
         let hidden: Vec<f32> = rows.iter().flat_map(|row| row.hidden.iter().copied()).collect();
         let hidden = Memory::of(&hidden);
-        let outputs = extents.bytes().each(|bytes| Memory::filled(*bytes as u64, 0xff));
+        let filled = |bytes: &usize, byte: &u8| Memory::filled(*bytes as u64, *byte);
+        let outputs = extents.bytes().zip(&UNWRITTEN, filled);
         let addresses = outputs.each(Memory::address);
         let block = extents.block(rows, hidden.address(), addresses, predictor.code_zero_tables());
         Self { block, extents, outputs, _hidden: hidden }
     }
 
     pub fn read(&self) -> Vec<Predicted> {
-        let bytes = self.extents.bytes();
-        let read = |memory: &Memory, bytes: usize| memory.read::<u8>(bytes);
-        self.extents.predicted(&Outputs {
-            codes: read(&self.outputs.codes, bytes.codes),
-            codec_sum: read(&self.outputs.codec_sum, bytes.codec_sum),
-            codec_hiddens: read(&self.outputs.codec_hiddens, bytes.codec_hiddens),
-            status: read(&self.outputs.status, bytes.status),
-            logits: read(&self.outputs.logits, bytes.logits),
-        })
+        let read = |memory: &Memory, bytes: &usize| memory.read::<u8>(*bytes);
+        self.extents.predicted(&self.outputs.zip(&self.extents.bytes(), read))
     }
 }
 

@@ -7,7 +7,7 @@ use overtone_core::sampling::philox::philox4x32_10;
 use overtone_core::tensor::FloatType;
 use overtone_simt::{GuardedBuffer, Schedule, kernel, launch};
 
-use crate::host::random::Random;
+use crate::host::fixtures::random::Random;
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -9,8 +9,9 @@ use overtone_cuda::product::attends_in_place;
 use overtone_simt::MAX_SHARED_BYTES;
 
 use crate::attention::{Problem, Step, steps};
-use crate::host::random::Random;
-use crate::host::{FLOAT_TYPES, Host};
+use crate::host::Host;
+use crate::host::fixtures::FLOAT_TYPES;
+use crate::host::fixtures::random::Random;
 use crate::product::{activation_memory, packed, random_rows, sums, true_spec};
 
 fn check(spec: &ModelSpec, float_type: FloatType, step: Step) {

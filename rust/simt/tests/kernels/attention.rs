@@ -8,9 +8,10 @@ use overtone_cuda::layout::{PAIR, TILE_COLUMNS};
 use overtone_cuda::plan::Launch;
 use overtone_cuda::product::attention_shared_bytes;
 
+use crate::host::fixtures::FLOAT_TYPES;
+use crate::host::fixtures::random::Random;
 use crate::host::fragments::unpacked_activations;
-use crate::host::random::Random;
-use crate::host::{FLOAT_TYPES, Host, Memory, rounded, subnormal_roundoff, unit_roundoff};
+use crate::host::{Host, Memory, rounded, subnormal_roundoff, unit_roundoff};
 use crate::product::{activation_memory, true_spec};
 
 const EPSILON: f32 = 1e-6;

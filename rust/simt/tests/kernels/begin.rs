@@ -7,9 +7,10 @@ use overtone_cuda::kernels::Kernel;
 use overtone_cuda::layout::{PAIR, TILE_COLUMNS};
 use overtone_cuda::plan::Launch;
 
+use crate::host::fixtures::FLOAT_TYPES;
+use crate::host::fixtures::random::Random;
 use crate::host::fragments::unpacked_activations;
-use crate::host::random::Random;
-use crate::host::{FLOAT_TYPES, Host, Memory, rounded};
+use crate::host::{Host, Memory, rounded};
 use crate::product::activation_memory;
 use crate::row_state::{RowState, tensor};
 

@@ -5,9 +5,10 @@ use overtone_cuda::arguments::{ProductArguments, RowPlacement};
 use overtone_cuda::layout::{Address, MatrixShape, MatrixShapes, PAIR, TILE_COLUMNS};
 use overtone_cuda::product::product_launch;
 
+use crate::host::fixtures::FLOAT_TYPES;
+use crate::host::fixtures::random::Random;
 use crate::host::fragments::unpacked_activations;
-use crate::host::random::Random;
-use crate::host::{FLOAT_TYPES, Host, Memory, subnormal_roundoff, unit_roundoff};
+use crate::host::{Host, Memory, subnormal_roundoff, unit_roundoff};
 use crate::product::{
     COLUMNS, activation_memory, activations, exact, pack, random_rows, sum_bound, true_spec,
 };

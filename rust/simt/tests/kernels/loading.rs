@@ -9,9 +9,10 @@ use overtone_cuda::layout::{MatrixShape, PAIR, TILE_COLUMNS, TILE_ROWS};
 use overtone_cuda::plan::Launch;
 
 use crate::gated::gated;
+use crate::host::fixtures::FLOAT_TYPES;
+use crate::host::fixtures::random::Random;
 use crate::host::fragments::{unpacked_activations, unpacked_weights};
-use crate::host::random::Random;
-use crate::host::{FLOAT_TYPES, Host, Memory, rounded};
+use crate::host::{Host, Memory, rounded};
 use crate::product::{activation_memory, plain};
 
 fn stored(float_type: FloatType, rows: usize, width: usize, seed: u64) -> (Vec<f32>, Memory) {

@@ -2,6 +2,8 @@
 //! arithmetic on the numbers as they are stored. Bounds are of the rounding errors that the stated order of operations can
 //! make: what is computed wrongly, left out or taken twice is far beyond them.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 #[path = "../host/mod.rs"]
 mod host;
 

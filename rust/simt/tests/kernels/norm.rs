@@ -9,9 +9,10 @@ use overtone_cuda::plan::Launch;
 use overtone_cuda::product::norm_shared_bytes;
 
 use crate::gated::{self, gated};
+use crate::host::fixtures::FLOAT_TYPES;
+use crate::host::fixtures::random::Random;
 use crate::host::fragments::unpacked_activations;
-use crate::host::random::Random;
-use crate::host::{FLOAT_TYPES, Host, Memory, subnormal_roundoff, unit_roundoff};
+use crate::host::{Host, Memory, subnormal_roundoff, unit_roundoff};
 use crate::product::{packed, plain, random_rows, sums, true_spec};
 
 const EPSILON: f32 = 1e-6;

@@ -11,8 +11,9 @@ use overtone_cuda::layout::{Address, MatrixShape, MatrixShapes, PAIR, TILE_COLUM
 use overtone_cuda::plan::Launch;
 use overtone_cuda::product::product_launch;
 
-use crate::host::random::Random;
-use crate::host::{FLOAT_TYPES, Host, Memory, rounded, unit_roundoff};
+use crate::host::fixtures::FLOAT_TYPES;
+use crate::host::fixtures::random::Random;
+use crate::host::{Host, Memory, rounded, unit_roundoff};
 
 /// One, fewer than a tile of columns, a whole tile, one more, and more than a block handles at once.
 pub const COLUMNS: [usize; 5] = [1, 3, 8, 9, 33];

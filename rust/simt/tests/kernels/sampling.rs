@@ -10,7 +10,7 @@ use overtone_simt::Schedule;
 use crate::drawing::{Draw, Drawing, HIDDEN, WIDTH, draw, entry, projected_entry};
 use crate::host::Memory;
 use crate::host::fixtures::golden::test_data;
-use crate::host::random::Random;
+use crate::host::fixtures::random::Random;
 use crate::row_state::{RowState, tensor};
 
 /// Lengths of rows: a few entries, about the block's width, a codebook, and more.
@@ -176,7 +176,7 @@ fn a_seed_a_frame_and_a_codebook_each_draw_anew() {
         [(1, 1, 1), (2, 1, 1), (1 << 32, 1, 1), (1, 2, 1), (1, 1 << 32, 1), (1, 1, 2)]
     {
         let row = Draw { logits: logits.clone(), params: params(seed), frame_index };
-        let code = draw(&[row.clone()], codebook, Schedule::Natural)[0];
+        let code = draw(std::slice::from_ref(&row), codebook, Schedule::Natural)[0];
         assert_eq!(code, expected(&row, codebook));
         drawn.push(code);
     }
