@@ -86,8 +86,9 @@ template <typename T, int SIZE = 0> struct Attention {
     }
 
     DEVICE Attention(const AttentionArguments& args, int of_query, int of_stream, unsigned char* memory)
-        : arguments(args), lane(threadIdx.x % WARP), size(SIZE > 0 ? SIZE : args.head_size), stride(size + SLOT_PADDING),
-          query_head(of_query), key_head(of_query / (args.query_heads / args.key_value_heads)), stream(of_stream),
+        : arguments(args), lane(threadIdx.x % WARP), size(SIZE > 0 ? SIZE : args.head_size),
+          stride(size + SLOT_PADDING), query_head(of_query),
+          key_head(of_query / (args.query_heads / args.key_value_heads)), stream(of_stream),
           keys(reinterpret_cast<T*>(memory)), values(keys + args.positions * stride),
           query(reinterpret_cast<float*>(values + args.positions * stride)), key(query + size), weights(key + size),
           inverse_size(1.0f / static_cast<float>(size)) {}
@@ -205,12 +206,14 @@ template <typename T, int SIZE = 0> struct Attention {
 
     /// Takes in one row: its key and value become slots, its query is left in shared memory.
     DEVICE void take_in(int row, bool in_cache) {
-        const int position = arguments.first_position + row, width = (arguments.query_heads + 2 * arguments.key_value_heads) * size;
-        const float* const projected =
-            reinterpret_cast<const float*>(arguments.projected) + (static_cast<int64_t>(row) * arguments.streams + stream) * width;
+        const int position = arguments.first_position + row,
+                  width = (arguments.query_heads + 2 * arguments.key_value_heads) * size;
+        const float* const projected = reinterpret_cast<const float*>(arguments.projected) +
+                                       (static_cast<int64_t>(row) * arguments.streams + stream) * width;
         HeadValues of_query = load_head(projected + query_head * size);
         HeadValues of_key = load_head(projected + (arguments.query_heads + key_head) * size);
-        const HeadValues value = load_head(projected + (arguments.query_heads + arguments.key_value_heads + key_head) * size);
+        const HeadValues value =
+            load_head(projected + (arguments.query_heads + arguments.key_value_heads + key_head) * size);
         prepare(of_query, of_key);
         exchange(of_query, query);
         store(of_key, arguments.keys, keys, position, in_cache);
@@ -309,7 +312,8 @@ template <typename T, int SIZE = 0> struct Attention {
         }
         const float inverse = 1.0f / total;
 #pragma unroll
-        for (int index = 0; index < PIECE; ++index) sums[index] = (sums[index] + __shfl_xor_sync(ALL_LANES, sums[index], SLOT_GROUP)) * inverse;
+        for (int index = 0; index < PIECE; ++index)
+            sums[index] = (sums[index] + __shfl_xor_sync(ALL_LANES, sums[index], SLOT_GROUP)) * inverse;
         if (piece * PIECE < size) {
 #pragma unroll
             for (int pair = 0; pair < PIECE / 4; ++pair) {

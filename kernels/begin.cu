@@ -83,7 +83,8 @@ DEVICE uint64_t codes_of_row(const FrameHeader& frame, uint32_t row) {
 /// Makes the padding of a column's activations zero.
 template <typename T> DEVICE void clear_padding(const PaddedActivations& padded, uint32_t column) {
     const uint32_t width = padded.pairs * PAIR;
-    T* const tile = reinterpret_cast<T*>(padded.activations) + column / TILE_COLUMNS * activation_tile_elements(padded.pairs);
+    T* const tile =
+        reinterpret_cast<T*>(padded.activations) + column / TILE_COLUMNS * activation_tile_elements(padded.pairs);
     for (uint32_t index = padded.inputs + threadIdx.x; index < width; index += blockDim.x)
         tile[Fragments<T>::activation_index(column, index)] = from_float<T>(0.0f);
 }
@@ -122,10 +123,11 @@ template <typename T> DEVICE void begin(const BeginArguments& arguments) {
     float* const residual = reinterpret_cast<float*>(arguments.residual);
     float* const codec_sum = reinterpret_cast<float*>(arguments.codec_sum) + static_cast<int64_t>(row) * width;
     for (uint32_t index = threadIdx.x; index < width; index += blockDim.x)
-        codec_sum[index] = load_float(data_of(frame.code_zero_table), code_zero * width + index, frame.code_zero_table.type);
+        codec_sum[index] =
+            load_float(data_of(frame.code_zero_table), code_zero * width + index, frame.code_zero_table.type);
     for (uint32_t index = threadIdx.x; index < hidden_size; index += blockDim.x)
-        residual[static_cast<int64_t>(arguments.slots + row) * hidden_size + index] =
-            load_float(data_of(frame.code_zero_projected), code_zero * hidden_size + index, frame.code_zero_projected.type);
+        residual[static_cast<int64_t>(arguments.slots + row) * hidden_size + index] = load_float(
+            data_of(frame.code_zero_projected), code_zero * hidden_size + index, frame.code_zero_projected.type);
     const auto element = [&](uint32_t index) {
         if (index >= width) return 0.0f;
         return load_float(data_of(hidden), row * hidden.strides[0] + index * hidden.strides[1], hidden.type);

@@ -48,7 +48,8 @@ DEVICE uint64_t mass_threshold(float top_p, uint64_t total) {
     const uint64_t significand = biased == 0 ? fraction : fraction | 0x00800000u;
     const uint32_t shift = 150 - (biased == 0 ? 1 : biased);
     // significand * total, of at most 88 bits, as high * 2^32 + low.
-    const uint64_t low_product = significand * (total & 0xffffffffu), high = significand * (total >> 32) + (low_product >> 32);
+    const uint64_t low_product = significand * (total & 0xffffffffu),
+                   high = significand * (total >> 32) + (low_product >> 32);
     const uint32_t low = static_cast<uint32_t>(low_product);
     if (shift >= 88) return (high | low) != 0;
     if (shift >= 32) return (high >> (shift - 32)) + ((high & ((1ull << (shift - 32)) - 1)) != 0 || low != 0);
@@ -111,7 +112,8 @@ struct RankedRow {
     /// Sum of `value(rank, index)` over all entries.
     template <typename Value> DEVICE uint64_t sum(Value value) const {
         uint64_t total = 0;
-        for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) total += value(ranks[index], index);
+        for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS)
+            total += value(ranks[index], index);
         return block.sum(total);
     }
 
@@ -155,9 +157,8 @@ struct RankedRow {
         if (!(top_p < 1.0f)) return {border, 0xffffffffu};
         const auto mass_up_to = [&](uint32_t rank, uint32_t index) {
             const LastKept last = {rank, index};
-            return sum([&](uint32_t other, uint32_t at) {
-                return last.keeps(other, at) ? mass_of_rank(other, largest) : 0;
-            });
+            return sum(
+                [&](uint32_t other, uint32_t at) { return last.keeps(other, at) ? mass_of_rank(other, largest) : 0; });
         };
         const uint64_t threshold = mass_threshold(top_p, mass_up_to(border, 0xffffffffu));
         const uint32_t rank =
@@ -226,7 +227,8 @@ struct RankedRow {
             for (int number = 0; number < ENTRIES_AT_ONCE; ++number) {
                 if (some[number] > border) continue;
                 if (place < MOST_CANDIDATES)
-                    shared.candidates[place] = static_cast<uint64_t>(some[number]) << 32 | (first + number * SAMPLING_THREADS);
+                    shared.candidates[place] =
+                        static_cast<uint64_t>(some[number]) << 32 | (first + number * SAMPLING_THREADS);
                 ++place;
             }
         });
@@ -254,7 +256,9 @@ struct RankedRow {
         uint32_t candidate, share, sharers;
 
         DEVICE explicit Duty(uint32_t count)
-            : sharers(count <= SAMPLING_THREADS / 4 ? 4 : count <= SAMPLING_THREADS / 2 ? 2 : 1) {
+            : sharers(count <= SAMPLING_THREADS / 4   ? 4
+                      : count <= SAMPLING_THREADS / 2 ? 2
+                                                      : 1) {
             candidate = threadIdx.x / sharers;
             share = threadIdx.x % sharers;
         }

@@ -33,7 +33,8 @@ template <typename T> DEVICE void pack(const PackArguments& arguments) {
     T* const packed = reinterpret_cast<T*>(arguments.packed);
     for (int64_t element = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; element < elements;
          element += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-        const int row = static_cast<int>(element / arguments.inputs), input = static_cast<int>(element % arguments.inputs);
+        const int row = static_cast<int>(element / arguments.inputs),
+                  input = static_cast<int>(element % arguments.inputs);
         int tile, tile_row;
         if (arguments.placement == PLACEMENT_STACKED) {
             tile = (arguments.first_output + row) / TILE_ROWS;
@@ -43,7 +44,8 @@ template <typename T> DEVICE void pack(const PackArguments& arguments) {
             tile_row = row % (TILE_ROWS / 2) + (arguments.placement == PLACEMENT_UP ? TILE_ROWS / 2 : 0);
         }
         const int64_t piece = static_cast<int64_t>(tile) * arguments.pairs + input / PAIR;
-        const float weight = load_float(reinterpret_cast<const void*>(arguments.source), element, arguments.source_type);
+        const float weight =
+            load_float(reinterpret_cast<const void*>(arguments.source), element, arguments.source_type);
         packed[piece * TILE_ROWS * PAIR + Fragments<T>::weight_index(tile_row, input % PAIR)] = from_float<T>(weight);
     }
 }

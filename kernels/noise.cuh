@@ -40,6 +40,8 @@ DEVICE float noise_of_word(uint32_t word) {
     return -natural_logarithm(-natural_logarithm(uniform));
 }
 
-DEVICE float gumbel_noise(const NoiseCounter& noise, uint32_t entry) { return noise_of_word(philox_word(noise, entry)); }
+DEVICE float gumbel_noise(const NoiseCounter& noise, uint32_t entry) {
+    return noise_of_word(philox_word(noise, entry));
+}
 
 } // namespace overtone

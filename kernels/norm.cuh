@@ -73,7 +73,8 @@ DEVICE void norm_row(const NormArguments& arguments, const NormWeight& weight, u
         }
         if (keep) *reinterpret_cast<float4*>(kept + input) = value;
         *reinterpret_cast<float4*>(values + input) = value;
-        squares = fmaf(value.w, value.w, fmaf(value.z, value.z, fmaf(value.y, value.y, fmaf(value.x, value.x, squares))));
+        squares =
+            fmaf(value.w, value.w, fmaf(value.z, value.z, fmaf(value.y, value.y, fmaf(value.x, value.x, squares))));
     }
     squares = warp_sum(squares);
     if (lane == 0) warp_sums[warp] = squares;

@@ -17,11 +17,13 @@ template <typename T> constexpr int MANY_PAIRS = sizeof(T) == 2 ? 6 : 3;
 template <typename T> using WideNorm = Product<T, 2, FEW_PAIRS<T>, Source::Norm, Sink::Sums>;
 template <typename T, Columns COLUMNS> using Wide = Product<T, 2, FEW_PAIRS<T>, Source::Memory, Sink::Sums, COLUMNS>;
 template <typename T, Sink SINK> using GatedNorm = Product<T, 3, FEW_PAIRS<T>, Source::Norm, SINK>;
-template <typename T, Sink SINK, Columns COLUMNS> using Gated = Product<T, 2, FEW_PAIRS<T>, Source::Memory, SINK, COLUMNS>;
+template <typename T, Sink SINK, Columns COLUMNS> using Gated =
+    Product<T, 2, FEW_PAIRS<T>, Source::Memory, SINK, COLUMNS>;
 template <typename T> using NarrowNorm = Product<T, 1, FEW_PAIRS<T>, Source::Norm, Sink::Sums>;
 template <typename T, Columns COLUMNS> using Narrow = Product<T, 1, FEW_PAIRS<T>, Source::Memory, Sink::Sums, COLUMNS>;
 template <typename T> using Attended = Product<T, 1, FEW_PAIRS<T>, Source::Attention, Sink::Sums>;
-template <typename T, Source SOURCE, Columns COLUMNS> using Deep = Product<T, 1, MANY_PAIRS<T>, SOURCE, Sink::Sums, COLUMNS>;
+template <typename T, Source SOURCE, Columns COLUMNS> using Deep =
+    Product<T, 1, MANY_PAIRS<T>, SOURCE, Sink::Sums, COLUMNS>;
 
 } // namespace overtone
 
@@ -46,13 +48,21 @@ KERNEL(product_gated_norm_f16, ProductArguments, 256, 1) { GatedNorm<Float16, Si
 KERNEL(product_narrow_norm_f16, ProductArguments, 256, 2) { NarrowNorm<Float16>(args).run(); }
 KERNEL(product_attended_f16, ProductArguments, 256, 2) { Attended<Float16>(args).run(); }
 KERNEL(product_wide_few_f16, ProductArguments, 256, 2) { Wide<Float16, Columns::Few>(args).run(); }
-KERNEL(product_gated_few_f16, ProductArguments, 256, 2) { Gated<Float16, Sink::GatedHighAndLow, Columns::Few>(args).run(); }
+KERNEL(product_gated_few_f16, ProductArguments, 256, 2) {
+    Gated<Float16, Sink::GatedHighAndLow, Columns::Few>(args).run();
+}
 KERNEL(product_narrow_few_f16, ProductArguments, 256, 2) { Narrow<Float16, Columns::Few>(args).run(); }
-KERNEL(product_deep_few_f16, ProductArguments, 256, 2) { Deep<Float16, Source::MemoryHighAndLow, Columns::Few>(args).run(); }
+KERNEL(product_deep_few_f16, ProductArguments, 256, 2) {
+    Deep<Float16, Source::MemoryHighAndLow, Columns::Few>(args).run();
+}
 KERNEL(product_wide_many_f16, ProductArguments, 256, 2) { Wide<Float16, Columns::Many>(args).run(); }
-KERNEL(product_gated_many_f16, ProductArguments, 256, 2) { Gated<Float16, Sink::GatedHighAndLow, Columns::Many>(args).run(); }
+KERNEL(product_gated_many_f16, ProductArguments, 256, 2) {
+    Gated<Float16, Sink::GatedHighAndLow, Columns::Many>(args).run();
+}
 KERNEL(product_narrow_many_f16, ProductArguments, 256, 2) { Narrow<Float16, Columns::Many>(args).run(); }
-KERNEL(product_deep_many_f16, ProductArguments, 256, 2) { Deep<Float16, Source::MemoryHighAndLow, Columns::Many>(args).run(); }
+KERNEL(product_deep_many_f16, ProductArguments, 256, 2) {
+    Deep<Float16, Source::MemoryHighAndLow, Columns::Many>(args).run();
+}
 
 KERNEL(product_wide_norm_bf16, ProductArguments, 256, 2) { WideNorm<BFloat16>(args).run(); }
 KERNEL(product_gated_norm_bf16, ProductArguments, 256, 1) { GatedNorm<BFloat16, Sink::Gated>(args).run(); }

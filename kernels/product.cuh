@@ -19,7 +19,8 @@ namespace overtone {
 /// Threads of a block; eight warps.
 CONSTANT int PRODUCT_THREADS = 256;
 CONSTANT int PRODUCT_WARPS = PRODUCT_THREADS / WARP;
-static_assert(PRODUCT_THREADS == NORM_THREADS, "a block that normalises its own activations does so as the norm kernel");
+static_assert(PRODUCT_THREADS == NORM_THREADS,
+              "a block that normalises its own activations does so as the norm kernel");
 /// Distance between the columns of a tile of sums in shared memory; 16 and some, so that a warp's stores meet no bank twice.
 CONSTANT int SUMS_STRIDE = TILE_ROWS + 4;
 CONSTANT int TILE_SUMS = TILE_COLUMNS * SUMS_STRIDE;
@@ -79,7 +80,8 @@ enum class Columns {
 /// g / (1 + e^-g).
 DEVICE float silu(float gate) { return gate / (1.0f + exponential(-gate)); }
 
-template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Columns COLUMNS = Columns::Few> struct Product {
+template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK,
+          Columns COLUMNS = Columns::Few> struct Product {
     using Tile = Fragments<T>;
     static constexpr bool FROM_MEMORY = SOURCE == Source::Memory || SOURCE == Source::MemoryHighAndLow;
     static constexpr int COLUMN_TILES = COLUMNS == Columns::Many ? Tile::COLUMN_TILES : 1;
@@ -96,7 +98,9 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
           first_pair(min(warp * pairs_per_warp(args), static_cast<int>(args.pairs))),
           end_pair(min(first_pair + pairs_per_warp(args), static_cast<int>(args.pairs))) {}
 
-    static DEVICE int pairs_per_warp(const ProductArguments& args) { return (args.pairs + PRODUCT_WARPS - 1) / PRODUCT_WARPS; }
+    static DEVICE int pairs_per_warp(const ProductArguments& args) {
+        return (args.pairs + PRODUCT_WARPS - 1) / PRODUCT_WARPS;
+    }
     static DEVICE int min(int left, int right) { return left < right ? left : right; }
     DEVICE int total_pairs() const { return arguments.splits * arguments.pairs; }
     DEVICE int row_tile(int tile) const { return blockIdx.x * TILES + tile; }
@@ -104,8 +108,10 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
     DEVICE void load_weights(int from_pair) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
-            const int64_t matrix_pair = static_cast<int64_t>(row_tile(tile)) * total_pairs() + blockIdx.y * arguments.pairs;
-            const char* const pieces = reinterpret_cast<const char*>(arguments.weights) + matrix_pair * Tile::WEIGHT_BYTES;
+            const int64_t matrix_pair =
+                static_cast<int64_t>(row_tile(tile)) * total_pairs() + blockIdx.y * arguments.pairs;
+            const char* const pieces =
+                reinterpret_cast<const char*>(arguments.weights) + matrix_pair * Tile::WEIGHT_BYTES;
 #pragma unroll
             for (int index = 0; index < PRELOADED; ++index) {
                 const int pair = from_pair + index;
@@ -113,8 +119,7 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
 #pragma unroll
                 for (int piece = 0; piece < Tile::WEIGHT_PIECES; ++piece) {
                     const int64_t place = (static_cast<int64_t>(pair) * Tile::WEIGHT_PIECES + piece) * WARP + lane;
-                    weights[tile][index][piece] =
-                        inside ? load_streaming(pieces + place * 16) : make_uint4(0, 0, 0, 0);
+                    weights[tile][index][piece] = inside ? load_streaming(pieces + place * 16) : make_uint4(0, 0, 0, 0);
                 }
             }
         }
@@ -153,7 +158,8 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
                     const bool needed = from_pair + index < end_pair && tile * TILE_COLUMNS + lane / 4 < columns;
                     if (!needed) continue;
                     const T* const pair = pair_of(activations, tile, from_pair + index);
-                    copy_to_shared(staging + (tile * PRELOADED + index) * WARP + lane, reinterpret_cast<const uint4*>(pair) + lane);
+                    copy_to_shared(staging + (tile * PRELOADED + index) * WARP + lane,
+                                   reinterpret_cast<const uint4*>(pair) + lane);
                 }
             }
             wait_for_copies();
@@ -162,7 +168,8 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
 #pragma unroll
             for (int index = 0; index < PRELOADED; ++index) {
                 if (from_pair + index >= end_pair) break;
-                multiply(Tile::load_activations(pair_of(activations, 0, from_pair + index), lane, columns), index, 0, columns, sums);
+                multiply(Tile::load_activations(pair_of(activations, 0, from_pair + index), lane, columns), index, 0,
+                         columns, sums);
             }
         } else if constexpr (COLUMN_TILES == 1) {
             // All are asked for before the first is used: each takes long.
@@ -193,7 +200,8 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
     DEVICE void multiply(const typename Tile::Activations& operand, int index, int column_tile, int columns,
                          float (&sums)[TILES][COLUMN_TILES][Tile::SUMS]) const {
 #pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) Tile::multiply(sums[tile][column_tile], weights[tile][index], operand, columns);
+        for (int tile = 0; tile < TILES; ++tile)
+            Tile::multiply(sums[tile][column_tile], weights[tile][index], operand, columns);
     }
 
     /// Leaves the warp's sums where all can read them: [warps][tiles][column tiles][columns][rows].
@@ -233,7 +241,8 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
             if (number >= arguments.outputs) continue;
             float sum = total(shared, tile, column, row);
             if (bias != nullptr) sum += bias[number];
-            const int64_t output_column = static_cast<int64_t>(blockIdx.y) * arguments.output_columns + first_column + column;
+            const int64_t output_column =
+                static_cast<int64_t>(blockIdx.y) * arguments.output_columns + first_column + column;
             output[output_column * arguments.outputs + number] = sum;
         }
     }
@@ -291,7 +300,8 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
         const int warp_pairs = pairs_per_warp(arguments), query_head = blockIdx.y * arguments.pairs / warp_pairs + warp;
         unsigned char* const own = memory + warp * attention_bytes();
         T* const attended = reinterpret_cast<T*>(own);
-        Attention<T, ATTENDED_HEAD_SIZE> head(attention, query_head, 0, own + activation_tile_elements(warp_pairs) * sizeof(T));
+        Attention<T, ATTENDED_HEAD_SIZE> head(attention, query_head, 0,
+                                              own + activation_tile_elements(warp_pairs) * sizeof(T));
         head.read_ahead();
         wait_for_earlier_kernels();
         const bool in_cache = blockIdx.x == 0 && head.keeps_cache();
@@ -316,7 +326,8 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK, Column
         float* shared;
         if constexpr (SOURCE == Source::Norm) {
             activations = normalise(memory);
-            const int before = activation_tile_elements(total_pairs()) * sizeof(T) + norm_scratch(arguments.norm.width) * 4;
+            const int before =
+                activation_tile_elements(total_pairs()) * sizeof(T) + norm_scratch(arguments.norm.width) * 4;
             shared = reinterpret_cast<float*>(memory + before);
         } else if constexpr (SOURCE == Source::Attention) {
             activations = attend(memory);

@@ -153,7 +153,8 @@ DEVICE float float_of_float16(uint16_t bits) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 #else
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, exponent = bits >> 10 & 31,
+                   fraction = bits & 1023;
     if (exponent == 31) return float_of(sign | 0x7f800000u | fraction << 13);
     if (exponent == 0) return float_of(sign | bits_of(static_cast<float>(fraction) * 5.9604644775390625e-8f));
     return float_of(sign | (exponent + 112) << 23 | fraction << 13);

@@ -141,11 +141,13 @@ DEVICE void embed(const SampleArguments& arguments, const FrameHeader& frame, ui
     if (last || !projected) return;
     const void* const behind_projection = reinterpret_cast<const void*>(arguments.projected);
     for (uint32_t index = threadIdx.x; index < hidden_size; index += SAMPLING_THREADS)
-        residual[index] = load_float(behind_projection, static_cast<int64_t>(code) * hidden_size + index, arguments.projected_type);
+        residual[index] =
+            load_float(behind_projection, static_cast<int64_t>(code) * hidden_size + index, arguments.projected_type);
 }
 
 /// After the last draw: the row's status, and what counts frames.
-DEVICE void finish(const FrameHeader& frame, FrameCounters& counters, uint32_t row, const RowState& state, int32_t status) {
+DEVICE void finish(const FrameHeader& frame, FrameCounters& counters, uint32_t row, const RowState& state,
+                   int32_t status) {
     if (row == 0) {
         atomicAdd(&counters.frames, 1ull);
         counters.launches += 1;
@@ -155,7 +157,8 @@ DEVICE void finish(const FrameHeader& frame, FrameCounters& counters, uint32_t r
     static_cast<int32_t*>(mutable_data_of(frame.status))[row * frame.status.strides[0]] = state.active ? status : 0;
     const TensorReference& indices = frame.frame_index;
     if (frame.advance_frame_index && indices.address != 0 && (indices.strides[0] != 0 || row == 0))
-        static_cast<uint64_t*>(mutable_data_of(indices))[row * indices.strides[0]] += indices.strides[0] == 0 ? 1 : state.active;
+        static_cast<uint64_t*>(mutable_data_of(indices))[row * indices.strides[0]] +=
+            indices.strides[0] == 0 ? 1 : state.active;
     if (row == 0 && frame.ring_slot.address != 0) *static_cast<int64_t*>(mutable_data_of(frame.ring_slot)) += 1;
 }
 
@@ -194,15 +197,18 @@ DEVICE void sample(const SampleArguments& arguments) {
     if (row >= frame.batch) return;
     int32_t status = shared_state.status;
     if (state.active) {
-        const float* const logits = reinterpret_cast<const float*>(arguments.logits) + static_cast<int64_t>(row) * entries;
+        const float* const logits =
+            reinterpret_cast<const float*>(arguments.logits) + static_cast<int64_t>(row) * entries;
         const int64_t drawn = draw(logits, entries, state, arguments.codebook, ranks, shared);
         if (drawn < 0 && status == 0) status = static_cast<int32_t>(arguments.codebook);
         const uint32_t code = drawn < 0 ? 0 : static_cast<uint32_t>(drawn);
         embed(arguments, frame, row, code);
         const TensorReference& kept = frame.logits;
         if (kept.address != 0) {
-            float* const to = static_cast<float*>(mutable_data_of(kept)) + row_offset(kept, row, arguments.codebook - 1);
-            for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS) to[index * kept.strides[2]] = logits[index];
+            float* const to =
+                static_cast<float*>(mutable_data_of(kept)) + row_offset(kept, row, arguments.codebook - 1);
+            for (uint32_t index = threadIdx.x; index < entries; index += SAMPLING_THREADS)
+                to[index * kept.strides[2]] = logits[index];
         }
         if (threadIdx.x == 0) {
             store_code(frame, state.codes, arguments.codebook, code);
@@ -210,7 +216,8 @@ DEVICE void sample(const SampleArguments& arguments) {
         }
     }
     const bool last = arguments.codebook == arguments.codebooks;
-    if (last && threadIdx.x == 0) finish(frame, *reinterpret_cast<FrameCounters*>(arguments.counters), row, state, status);
+    if (last && threadIdx.x == 0)
+        finish(frame, *reinterpret_cast<FrameCounters*>(arguments.counters), row, state, status);
 }
 
 } // namespace overtone

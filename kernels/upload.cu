@@ -19,7 +19,8 @@ struct UploadArguments {
 DEVICE void upload(const UploadArguments& arguments) {
     wait_for_earlier_kernels();
     uint32_t* const target = reinterpret_cast<uint32_t*>(arguments.target);
-    for (uint32_t index = threadIdx.x; index < arguments.word_count; index += blockDim.x) target[index] = arguments.words[index];
+    for (uint32_t index = threadIdx.x; index < arguments.word_count; index += blockDim.x)
+        target[index] = arguments.words[index];
     if (threadIdx.x == 0) *reinterpret_cast<uint64_t*>(arguments.launches) = 0;
 }
 

@@ -102,6 +102,7 @@ def _captured_contender(predictor: CodePredictor, inputs: Inputs, sampling: Samp
             raise RuntimeError(
                 f"{CAPTURED}: a replay left the frame index at {int(index.item())}, expected {before + 1}"
             )
-        bound.frame.wait()
+        if bound.frame.status.numpy().any():
+            raise RuntimeError(f"{CAPTURED}: status {bound.frame.status.tolist()}")
 
     return Contender(CAPTURED, graph.replay, check=check, keeps=(bound, arrays, index, graph))

@@ -36,6 +36,8 @@ pub struct Module {
     pub image: PathBuf,
     /// What nvcc printed.
     pub log: String,
+    /// Names of its kernels, as its `KERNEL(name, ...` lines have them.
+    pub kernels: Vec<String>,
 }
 
 /// Compiles every `*.cu` of a folder into `output`, at most `jobs` at a time. The modules come in the order of their names.
@@ -81,7 +83,9 @@ fn compile(
     mut key: DefaultHasher,
 ) -> Result<Module, String> {
     let targets: Vec<String> = architectures.iter().map(Architecture::target).collect();
-    (source.file_name(), read(source)?, &targets).hash(&mut key);
+    let text = read(source)?;
+    (source.file_name(), &text, &targets).hash(&mut key);
+    let kernels = kernel_names(&String::from_utf8_lossy(&text));
     let key = format!("{:016x}", key.finish());
     let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let image = output.join(format!("{name}.fatbin"));
@@ -90,7 +94,7 @@ fn compile(
         && fs::read_to_string(&key_file).is_ok_and(|stored| stored == key)
         && let Ok(log) = fs::read_to_string(&log_file)
     {
-        return Ok(Module { source: name, image, log });
+        return Ok(Module { source: name, image, log, kernels });
     }
     let log = match cache.take(&key, &image) {
         Some(log) => log,
@@ -103,7 +107,13 @@ fn compile(
     write(&log_file, &log)?;
     // Last: a build that was interrupted leaves no key that fits.
     write(&key_file, &key)?;
-    Ok(Module { source: name, image, log })
+    Ok(Module { source: name, image, log, kernels })
+}
+
+/// The kernels that a file defines.
+fn kernel_names(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("KERNEL("));
+    lines.filter_map(|rest| rest.split(',').next()).map(|name| name.trim().to_owned()).collect()
 }
 
 fn run_nvcc(toolkit: &Toolkit, targets: &[String], source: &Path, image: &Path) -> Result<String, String> {

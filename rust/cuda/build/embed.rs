@@ -18,8 +18,8 @@ pub fn source(modules: &[Module]) -> Result<String, String> {
         // Writing to a `String` does not fail.
         let _ = writeln!(
             images,
-            "    Image {{ source: {:?}, bytes: {{ static BYTES: Aligned<{bytes}> = Aligned(*include_bytes!({:?})); &BYTES.0 }} }},",
-            module.source, module.image,
+            "    Image {{ source: {:?}, kernels: &{:?}, bytes: {{ static BYTES: Aligned<{bytes}> = Aligned(*include_bytes!({:?})); &BYTES.0 }} }},",
+            module.source, module.kernels, module.image,
         );
         for entry in resources::parse(&module.log).map_err(|error| format!("{}: {error}", module.source))? {
             let _ = writeln!(table, "    Kernel{entry:?},");

@@ -183,19 +183,17 @@ impl Registry {
         let mut modules = Vec::new();
         for image in embedded::images() {
             // SAFETY: nvcc wrote the image, and it was embedded whole.
-            modules.push(unsafe { Module::load(entered, image.source, image.bytes) }?);
+            modules.push((image.kernels, unsafe { Module::load(entered, image.source, image.bytes) }?));
         }
         let mut functions = Vec::with_capacity(Kernel::ALL.len());
         for kernel in Kernel::ALL {
             let symbol = kernel.symbol();
-            let mut found = None;
-            for module in &modules {
-                found = module.function(entered, symbol)?;
-                if found.is_some() {
-                    break;
-                }
-            }
-            let function = found.ok_or(LoadError::Missing { kernel: symbol })?;
+            let module = modules.iter().find(|(kernels, _)| kernels.contains(&symbol));
+            let function = match module {
+                Some((_, module)) => module.function(entered, symbol)?,
+                None => None,
+            };
+            let function = function.ok_or(LoadError::Missing { kernel: symbol })?;
             let (expected, threads) = (kernel.max_threads(), function.max_threads());
             if threads < expected {
                 return Err(LoadError::BlockTooLarge { kernel: symbol, expected, found: threads });

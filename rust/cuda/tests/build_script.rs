@@ -348,9 +348,13 @@ fn the_source_that_embeds_the_modules_states_what_their_kernels_take() {
         source: "one.cu".to_owned(),
         image: image.clone(),
         log: log.to_owned(),
+        kernels: vec!["tidy".to_owned()],
     };
     let source = embed::source(&[module(LOG)]).unwrap();
-    assert!(source.contains(r#"Image { source: "one.cu", bytes: { static BYTES: Aligned<5>"#), "{source}");
+    assert!(
+        source.contains(r#"Image { source: "one.cu", kernels: &["tidy"], bytes: { static BYTES: Aligned<5>"#),
+        "{source}"
+    );
     assert!(
         source.contains(r#"KernelResources { kernel: "tidy", architecture: "sm_86", registers: 40,"#),
         "{source}"

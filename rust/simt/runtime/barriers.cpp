@@ -17,14 +17,14 @@ Barrier& arrive_at_barrier(unsigned id, unsigned threads) {
     if (id >= barriers_of_block) misuse("barrier " + std::to_string(id) + ": a block has barriers 0 to 15");
     if (threads % lanes_of_warp != 0 || threads > launch->threads_of_block)
         misuse("barrier " + std::to_string(id) + " for " + std::to_string(threads) +
-                " threads: must be a multiple of 32, and no more than the block has");
+               " threads: must be a multiple of 32, and no more than the block has");
     Barrier& barrier = block_of(self).barriers[id];
     if (barrier.arrived == 0) {
         barrier = {};
         barrier.threads = threads;
     } else if (barrier.threads != threads) {
-        misuse("barrier " + std::to_string(id) + " for " + std::to_string(threads) + " threads, which others entered for " +
-                std::to_string(barrier.threads) + " (0: the whole block)");
+        misuse("barrier " + std::to_string(id) + " for " + std::to_string(threads) +
+               " threads, which others entered for " + std::to_string(barrier.threads) + " (0: the whole block)");
     }
     ++barrier.arrived;
     ++launch->progress;
@@ -47,10 +47,10 @@ int block_barrier(unsigned id, unsigned threads, BlockReduction reduction, bool 
     if (is_complete(barrier, block)) launch->release_barrier(block, id);
     launch->suspend();
     switch (reduction) {
-        case BlockReduction::any: return self.predicates_true > 0;
-        case BlockReduction::all: return self.predicates_true == self.predicates_seen;
-        case BlockReduction::count: return int(self.predicates_true);
-        case BlockReduction::none: break;
+    case BlockReduction::any: return self.predicates_true > 0;
+    case BlockReduction::all: return self.predicates_true == self.predicates_seen;
+    case BlockReduction::count: return int(self.predicates_true);
+    case BlockReduction::none: break;
     }
     return 0;
 }
@@ -97,9 +97,11 @@ Gathering& join_or_open(unsigned mask, unsigned shape) {
     Warp& warp = *self.warp;
     // Lanes beyond the block's last thread never were.
     mask &= warp.lanes;
-    if (!(mask >> self.lane & 1)) misuse(name_of(shape) + " with mask " + hexadecimal(mask) + ", which doesn't name the calling lane");
+    if (!(mask >> self.lane & 1))
+        misuse(name_of(shape) + " with mask " + hexadecimal(mask) + ", which doesn't name the calling lane");
     if (mask & warp.exited)
-        misuse(name_of(shape) + " with mask " + hexadecimal(mask) + ", of which lanes " + hexadecimal(mask & warp.exited) + " have exited");
+        misuse(name_of(shape) + " with mask " + hexadecimal(mask) + ", of which lanes " +
+               hexadecimal(mask & warp.exited) + " have exited");
     Gathering* found = warp.open;
     while (found != nullptr && found->mask != mask) found = found->next;
     if (found == nullptr) {

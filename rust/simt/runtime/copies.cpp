@@ -31,10 +31,12 @@ void land_until(Copies& copies, int64_t last) {
 void copy_async(void* destination, const void* source, unsigned bytes, unsigned source_bytes) {
     if (bytes != 4 && bytes != 8 && bytes != 16) misuse("cp.async copies 4, 8 or 16 bytes");
     if (source_bytes > bytes) misuse("cp.async has more source bytes than bytes");
-    if (reinterpret_cast<uintptr_t>(destination) % bytes != 0 || (source_bytes > 0 && reinterpret_cast<uintptr_t>(source) % bytes != 0))
+    if (reinterpret_cast<uintptr_t>(destination) % bytes != 0 ||
+        (source_bytes > 0 && reinterpret_cast<uintptr_t>(source) % bytes != 0))
         misuse("cp.async of addresses that are not aligned to its size");
     const int64_t offset = static_cast<unsigned char*>(destination) - thread->view->shared;
-    if (offset < 0 || offset + bytes > int64_t(shared_bytes())) misuse("cp.async to what is not the block's shared memory");
+    if (offset < 0 || offset + bytes > int64_t(shared_bytes()))
+        misuse("cp.async to what is not the block's shared memory");
     std::memset(destination, 0xff, bytes);
     Copies& copies = copies_of_thread();
     copies.in_flight.push_back({destination, source, bytes, source_bytes, copies.open_group});

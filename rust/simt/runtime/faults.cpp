@@ -25,15 +25,15 @@ void handle(int signal, siginfo_t* information, void* context) {
     const struct sigaction& before = previous[signal];
     if (before.sa_flags & SA_SIGINFO) before.sa_sigaction(signal, information, context);
     else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(signal);
-    else sigaction(signal, &before, nullptr);  // the instruction faults again, without us
+    else sigaction(signal, &before, nullptr); // the instruction faults again, without us
 }
 
-}  // namespace
+} // namespace
 
 void install_fault_handler() {
     static std::once_flag once;
     std::call_once(once, [] {
-        struct sigaction action {};
+        struct sigaction action{};
         action.sa_sigaction = handle;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK;
         sigemptyset(&action.sa_mask);
@@ -41,4 +41,4 @@ void install_fault_handler() {
     });
 }
 
-}  // namespace simt
+} // namespace simt

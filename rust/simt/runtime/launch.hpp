@@ -85,7 +85,11 @@ public:
     void grid_barrier_may_complete();
 
     // What a fault handler found, to be told once the launching thread runs again.
-    struct Fault { bool happened; int signal; uintptr_t address; };
+    struct Fault {
+        bool happened;
+        int signal;
+        uintptr_t address;
+    };
 
     Request request;
     Report& report;

@@ -28,7 +28,8 @@ void matrix_multiply_of_warp(const MatrixOperands* inputs, MatrixProducts* outpu
         for (int k = 0; k < depth; ++k) {
             const __m256 of_k = _mm256_load_ps(b[k]);
 #pragma GCC unroll 8
-            for (int row = 0; row < 8; ++row) sums[row] = _mm256_fmadd_ps(_mm256_set1_ps(a[first + row][k]), of_k, sums[row]);
+            for (int row = 0; row < 8; ++row)
+                sums[row] = _mm256_fmadd_ps(_mm256_set1_ps(a[first + row][k]), of_k, sums[row]);
         }
 #pragma GCC unroll 8
         for (int row = 0; row < 8; ++row) _mm256_store_ps(c[first + row], sums[row]);

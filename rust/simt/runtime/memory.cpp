@@ -105,8 +105,10 @@ SharedRegion SharedPool::take() {
 
 ptrdiff_t SharedPool::written_outside(const SharedRegion& region) const {
     const unsigned char* const end = region.pages + page_bytes_;
-    for (const unsigned char* at = region.base + bytes_; at < end; ++at) if (*at != poison) return at - region.base;
-    for (const unsigned char* at = region.base; at-- > region.pages;) if (*at != poison) return at - region.base;
+    for (const unsigned char* at = region.base + bytes_; at < end; ++at)
+        if (*at != poison) return at - region.base;
+    for (const unsigned char* at = region.base; at-- > region.pages;)
+        if (*at != poison) return at - region.base;
     return 0;
 }
 

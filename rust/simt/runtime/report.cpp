@@ -30,21 +30,23 @@ std::string ranges(unsigned lanes) {
 
 std::string place_of(const Fiber& fiber, const Block& block) {
     switch (fiber.state) {
-        case State::ready:
-        case State::running: return fiber.stack == nullptr ? "not started" : "can run";
-        case State::polling: return "polling memory";
-        case State::exited: return "exited";
-        case State::at_grid_barrier: return "at the grid barrier";
-        case State::at_barrier: {
-            const Barrier& barrier = block.barriers[fiber.barrier];
-            const std::string expected = std::to_string(barrier.threads == 0 ? block.live : barrier.threads);
-            const std::string name = fiber.barrier == 0 && barrier.threads == 0 ? "__syncthreads" : "barrier " + std::to_string(fiber.barrier);
-            return "at " + name + " (" + std::to_string(barrier.arrived) + " of " + expected + " threads arrived)";
-        }
-        case State::at_gathering: {
-            const Gathering& gathering = *fiber.gathering;
-            return "at " + name_of(gathering.shape) + " (missing lanes " + ranges(gathering.mask & ~gathering.arrived) + ")";
-        }
+    case State::ready:
+    case State::running: return fiber.stack == nullptr ? "not started" : "can run";
+    case State::polling: return "polling memory";
+    case State::exited: return "exited";
+    case State::at_grid_barrier: return "at the grid barrier";
+    case State::at_barrier: {
+        const Barrier& barrier = block.barriers[fiber.barrier];
+        const std::string expected = std::to_string(barrier.threads == 0 ? block.live : barrier.threads);
+        const std::string name =
+            fiber.barrier == 0 && barrier.threads == 0 ? "__syncthreads" : "barrier " + std::to_string(fiber.barrier);
+        return "at " + name + " (" + std::to_string(barrier.arrived) + " of " + expected + " threads arrived)";
+    }
+    case State::at_gathering: {
+        const Gathering& gathering = *fiber.gathering;
+        return "at " + name_of(gathering.shape) + " (missing lanes " + ranges(gathering.mask & ~gathering.arrived) +
+               ")";
+    }
     }
     return "";
 }
@@ -53,24 +55,24 @@ std::string place_of(const Fiber& fiber, const Block& block) {
 
 std::string name_of(unsigned shape) {
     switch (Collective(shape & 0xff)) {
-        case Collective::sync_warp: return "__syncwarp";
-        case Collective::shuffle: return "__shfl_sync";
-        case Collective::shuffle_xor: return "__shfl_xor_sync";
-        case Collective::shuffle_up: return "__shfl_up_sync";
-        case Collective::shuffle_down: return "__shfl_down_sync";
-        case Collective::ballot: return "__ballot_sync";
-        case Collective::any: return "__any_sync";
-        case Collective::all: return "__all_sync";
-        case Collective::reduce_add: return "__reduce_add_sync";
-        case Collective::reduce_min: return "__reduce_min_sync";
-        case Collective::reduce_max: return "__reduce_max_sync";
-        case Collective::reduce_and: return "__reduce_and_sync";
-        case Collective::reduce_or: return "__reduce_or_sync";
-        case Collective::reduce_xor: return "__reduce_xor_sync";
-        case Collective::match_any: return "__match_any_sync";
-        case Collective::exchange: return "warp_exchange";
-        case Collective::compute: return "warp_compute";
-        case Collective::matrix_multiply: return "mma.sync";
+    case Collective::sync_warp: return "__syncwarp";
+    case Collective::shuffle: return "__shfl_sync";
+    case Collective::shuffle_xor: return "__shfl_xor_sync";
+    case Collective::shuffle_up: return "__shfl_up_sync";
+    case Collective::shuffle_down: return "__shfl_down_sync";
+    case Collective::ballot: return "__ballot_sync";
+    case Collective::any: return "__any_sync";
+    case Collective::all: return "__all_sync";
+    case Collective::reduce_add: return "__reduce_add_sync";
+    case Collective::reduce_min: return "__reduce_min_sync";
+    case Collective::reduce_max: return "__reduce_max_sync";
+    case Collective::reduce_and: return "__reduce_and_sync";
+    case Collective::reduce_or: return "__reduce_or_sync";
+    case Collective::reduce_xor: return "__reduce_xor_sync";
+    case Collective::match_any: return "__match_any_sync";
+    case Collective::exchange: return "warp_exchange";
+    case Collective::compute: return "warp_compute";
+    case Collective::matrix_multiply: return "mma.sync";
     }
     return "";
 }
@@ -120,7 +122,8 @@ std::string describe_fault(const Launch& launch, const Fiber& fiber) {
     std::snprintf(address, sizeof address, " touched address 0x%zx", size_t(fault.address));
     text += address;
     if (offset >= intptr_t(launch.request.shared_bytes) && offset < intptr_t(launch.request.shared_bytes) + 4096)
-        text += ", offset " + std::to_string(offset) + " of the " + std::to_string(launch.request.shared_bytes) + " bytes of shared memory";
+        text += ", offset " + std::to_string(offset) + " of the " + std::to_string(launch.request.shared_bytes) +
+                " bytes of shared memory";
     return text;
 }
 

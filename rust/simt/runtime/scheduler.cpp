@@ -46,46 +46,41 @@ constexpr uint64_t idle_rounds_allowed = 4096;
 constexpr uint64_t rounds_allowed = uint64_t(1) << 22;
 constexpr uint64_t nanoseconds_of_round = 1000, nanoseconds_of_idle_round = 10'000'000;
 constexpr size_t registers_saved = 6;
-constexpr size_t stack_reserve = 2048;  // what the runtime itself may need below a kernel's frame
+constexpr size_t stack_reserve = 2048; // what the runtime itself may need below a kernel's frame
 
 void enter_fiber() { launch->fiber_main(); }
 
 void prepare_stack(Fiber& fiber) {
     void** top = reinterpret_cast<void**>(stack_top(fiber.stack));
-    *--top = nullptr;  // where enter_fiber would return to
+    *--top = nullptr; // where enter_fiber would return to
     *--top = reinterpret_cast<void*>(enter_fiber);
     for (size_t i = 0; i < registers_saved; ++i) *--top = nullptr;
     fiber.stack_pointer = top;
 }
 
-}  // namespace
+} // namespace
 
 Launch::Launch(const Request& request, Report& report)
-    : request(request),
-      report(report),
-      threads_of_block(request.block),
+    : request(request), report(report), threads_of_block(request.block),
       warps_of_block((request.block + lanes_of_warp - 1) / lanes_of_warp),
-      blocks_of_grid(request.grid[0] * request.grid[1] * request.grid[2]),
-      blocks(blocks_of_grid),
-      fibers(size_t(blocks_of_grid) * threads_of_block),
-      warps(size_t(blocks_of_grid) * warps_of_block),
-      shared(request.shared_bytes),
-      live(fibers.size()),
-      seeded_(request.seeded != 0),
-      random_state_(request.seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u),
-      ready_(new Fiber*[fibers.size()]),
+      blocks_of_grid(request.grid[0] * request.grid[1] * request.grid[2]), blocks(blocks_of_grid),
+      fibers(size_t(blocks_of_grid) * threads_of_block), warps(size_t(blocks_of_grid) * warps_of_block),
+      shared(request.shared_bytes), live(fibers.size()), seeded_(request.seeded != 0),
+      random_state_(request.seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u), ready_(new Fiber*[fibers.size()]),
       order_of_blocks_(blocks_of_grid) {
     // Seeds differ in how far they let some threads run ahead of the others.
     constexpr unsigned depths[] = {0, 8, 15};
     depth_first_of_16_ = depths[request.seed % 3];
     std::iota(order_of_blocks_.begin(), order_of_blocks_.end(), 0u);
     if (seeded_)
-        for (size_t i = order_of_blocks_.size(); i > 1; --i) std::swap(order_of_blocks_[i - 1], order_of_blocks_[random() % i]);
+        for (size_t i = order_of_blocks_.size(); i > 1; --i)
+            std::swap(order_of_blocks_[i - 1], order_of_blocks_[random() % i]);
     for (unsigned b = 0; b < blocks_of_grid; ++b) {
         Block& block = blocks[b];
         block.view.block_dimensions = dim3(threads_of_block);
         block.view.grid_dimensions = dim3(request.grid[0], request.grid[1], request.grid[2]);
-        block.view.block_index = {b % request.grid[0], b / request.grid[0] % request.grid[1], b / request.grid[0] / request.grid[1]};
+        block.view.block_index = {b % request.grid[0], b / request.grid[0] % request.grid[1],
+                                  b / request.grid[0] / request.grid[1]};
         block.fibers = &fibers[size_t(b) * threads_of_block];
         block.warps = &warps[size_t(b) * warps_of_block];
         block.linear_index = b;
@@ -119,7 +114,8 @@ void Launch::run() {
     if (Fiber* first = pick()) switch_from(&scheduler_stack_pointer, first);
     if (fault.happened) {
         ptrdiff_t offset = 0;
-        const bool shared_guard = shared.in_guard(current->block->shared, reinterpret_cast<void*>(fault.address), offset);
+        const bool shared_guard =
+            shared.in_guard(current->block->shared, reinterpret_cast<void*>(fault.address), offset);
         fail(shared_guard ? Outcome::shared_overrun : Outcome::memory_fault, describe_fault(*this, *current));
     }
     thread = nullptr;
@@ -212,7 +208,8 @@ void Launch::switch_from(void** save, Fiber* next) {
 void Launch::suspend() {
     Fiber& self = *current;
     if (static_cast<unsigned char*>(__builtin_frame_address(0)) < self.stack + stack_reserve) {
-        fail(Outcome::stack_overflow, describe_thread(self) + " has used its stack of " + std::to_string(stack_bytes) + " bytes");
+        fail(Outcome::stack_overflow,
+             describe_thread(self) + " has used its stack of " + std::to_string(stack_bytes) + " bytes");
         leave_failed();
     }
     // The natural schedule takes the last; a fiber runs only while the launch hasn't failed.
@@ -226,7 +223,7 @@ void Launch::suspend() {
 
 void Launch::leave_failed() {
     switch_from(&current->stack_pointer, nullptr);
-    std::abort();  // nothing resumes a fiber of a failed launch
+    std::abort(); // nothing resumes a fiber of a failed launch
 }
 
 void Launch::fiber_main() {
@@ -263,14 +260,15 @@ void Launch::finish(Fiber& fiber) {
     --block.live;
     for (Gathering* gathering = warp.open; gathering != nullptr; gathering = gathering->next)
         if (gathering->mask >> fiber.lane & 1) {
-            fail(Outcome::misuse, describe_thread(fiber) + " exited while others wait for it at " + name_of(gathering->shape) +
-                                      ":\n" + describe_waiting(*this));
+            fail(Outcome::misuse, describe_thread(fiber) + " exited while others wait for it at " +
+                                      name_of(gathering->shape) + ":\n" + describe_waiting(*this));
             return;
         }
     if (block.live == 0) finish_block(block);
     else
         for (unsigned id = 0; id < barriers_of_block; ++id)
-            if (block.barriers[id].arrived > 0 && block.barriers[id].threads == 0 && block.barriers[id].arrived == block.live)
+            if (block.barriers[id].arrived > 0 && block.barriers[id].threads == 0 &&
+                block.barriers[id].arrived == block.live)
                 release_barrier(block, id);
     grid_barrier_may_complete();
 }
@@ -278,8 +276,9 @@ void Launch::finish(Fiber& fiber) {
 void Launch::finish_block(Block& block) {
     ++finished_blocks;
     if (const ptrdiff_t offset = shared.written_outside(block.shared)) {
-        fail(Outcome::shared_overrun, "block " + std::to_string(block.linear_index) + " wrote its shared memory at offset " +
-                                          std::to_string(offset) + " of " + std::to_string(request.shared_bytes) + " requested bytes");
+        fail(Outcome::shared_overrun, "block " + std::to_string(block.linear_index) +
+                                          " wrote its shared memory at offset " + std::to_string(offset) + " of " +
+                                          std::to_string(request.shared_bytes) + " requested bytes");
         return;
     }
     shared.give(block.shared);
@@ -328,4 +327,4 @@ void note_progress() { ++launch->progress; }
 
 uint64_t nanoseconds() { return launch->nanoseconds; }
 
-}  // namespace simt
+} // namespace simt

@@ -73,8 +73,10 @@ KERNEL(simt_test_matrix, MatrixArguments, 32, 1) {
     const auto two = [](uint16_t low, uint16_t high) { return uint32_t(high) << 16 | low; };
     const auto of_a = [&](unsigned row, unsigned k) { return two(a[row * 16 + k], a[row * 16 + k + 1]); };
     const auto of_b = [&](unsigned k) { return two(b[k * 8 + group], b[(k + 1) * 8 + group]); };
-    const uint32_t fragment[4] = {of_a(group, pair), of_a(group + 8, pair), of_a(group, pair + 8), of_a(group + 8, pair + 8)};
-    float products[4] = {c[group * 8 + pair], c[group * 8 + pair + 1], c[(group + 8) * 8 + pair], c[(group + 8) * 8 + pair + 1]};
+    const uint32_t fragment[4] = {of_a(group, pair), of_a(group + 8, pair), of_a(group, pair + 8),
+                                  of_a(group + 8, pair + 8)};
+    float products[4] = {c[group * 8 + pair], c[group * 8 + pair + 1], c[(group + 8) * 8 + pair],
+                         c[(group + 8) * 8 + pair + 1]};
     for (uint64_t round = 0; round < args.rounds; ++round)
         simt::matrix_multiply(products, fragment, of_b(pair), of_b(pair + 8),
                               [](uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); });

@@ -7,6 +7,8 @@ pub const EMBEDDED: bool = cfg!(feature = "kernels");
 pub(super) struct Image {
     /// Name of the source, such as `sample.cu`.
     pub(super) source: &'static str,
+    /// Names of its kernels.
+    pub(super) kernels: &'static [&'static str],
     /// A fat binary: machine code for several architectures, and PTX.
     pub(super) bytes: &'static [u8],
 }

@@ -14,7 +14,9 @@ namespace simt {
 template <class T, class... Allowed> constexpr bool one_of = (std::is_same<T, Allowed>::value || ...);
 
 // Keeps a template parameter from being deduced from the operands, so that `atomicAdd(unsigned*, 1)` works as in CUDA.
-template <class T> struct Same { using type = T; };
+template <class T> struct Same {
+    using type = T;
+};
 template <class T> using same = typename Same<T>::type;
 
 template <class T, class Update>
@@ -39,7 +41,7 @@ template <class T> T sum(T a, T b) {
     }
 }
 
-}  // namespace simt
+} // namespace simt
 
 using simt_u64 = unsigned long long;
 

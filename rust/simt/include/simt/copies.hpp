@@ -9,7 +9,9 @@ namespace simt {
 
 // cp.async: `bytes` is 4, 8 or 16, and both addresses are aligned to it. The first `source_bytes` are copied, the rest is zero.
 void copy_async(void* destination, const void* source, unsigned bytes, unsigned source_bytes);
-inline void copy_async(void* destination, const void* source, unsigned bytes) { copy_async(destination, source, bytes, bytes); }
+inline void copy_async(void* destination, const void* source, unsigned bytes) {
+    copy_async(destination, source, bytes, bytes);
+}
 
 // cp.async.commit_group: closes the group of the copies issued since the last one.
 void copy_async_commit();

@@ -37,7 +37,9 @@ void matrix_multiply(float (&products)[4], const uint32_t (&a)[4], uint32_t b_lo
     operands.b[3] = value(static_cast<uint16_t>(b_high >> 16));
     const MatrixProducts result = warp_compute<MatrixProducts>(
         all_lanes, operands,
-        [](unsigned, const MatrixOperands* inputs, MatrixProducts* outputs) { matrix_multiply_of_warp(inputs, outputs); },
+        [](unsigned, const MatrixOperands* inputs, MatrixProducts* outputs) {
+            matrix_multiply_of_warp(inputs, outputs);
+        },
         Collective::matrix_multiply);
     for (int word = 0; word < 4; ++word) products[word] = result.d[word];
 }

@@ -35,7 +35,9 @@ inline long long __double_as_longlong(double value) { return simt::bits<long lon
 inline double __longlong_as_double(long long value) { return simt::bits<double>(value); }
 
 inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(unsigned(value)); }
-inline int __clzll(long long value) { return value == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(value)); }
+inline int __clzll(long long value) {
+    return value == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(value));
+}
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __popcll(unsigned long long value) { return __builtin_popcountll(value); }
 inline int __ffs(int value) { return __builtin_ffs(value); }
@@ -94,9 +96,13 @@ inline unsigned __float2uint_rn(float value) { return simt::saturating<unsigned>
 inline long long __float2ll_rz(float value) { return simt::saturating<long long>(value); }
 inline long long __float2ll_rn(float value) { return simt::saturating<long long>(std::nearbyint(value)); }
 inline unsigned long long __float2ull_rz(float value) { return simt::saturating<unsigned long long>(value); }
-inline unsigned long long __float2ull_rn(float value) { return simt::saturating<unsigned long long>(std::nearbyint(value)); }
+inline unsigned long long __float2ull_rn(float value) {
+    return simt::saturating<unsigned long long>(std::nearbyint(value));
+}
 inline unsigned long long __double2ull_rz(double value) { return simt::saturating<unsigned long long>(value); }
-inline unsigned long long __double2ull_rn(double value) { return simt::saturating<unsigned long long>(std::nearbyint(value)); }
+inline unsigned long long __double2ull_rn(double value) {
+    return simt::saturating<unsigned long long>(std::nearbyint(value));
+}
 inline float __int2float_rn(int value) { return float(value); }
 inline float __uint2float_rn(unsigned value) { return float(value); }
 inline float __ll2float_rn(long long value) { return float(value); }

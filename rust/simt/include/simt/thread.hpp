@@ -87,5 +87,5 @@ inline long long clock64() { return static_cast<long long>(simt::nanoseconds());
 inline size_t __cvta_generic_to_shared(const void* pointer) { return simt::shared_offset(pointer); }
 
 #undef assert
-#define assert(condition) \
+#define assert(condition)                                                                                              \
     (static_cast<bool>(condition) ? void(0) : simt::assertion_failed(#condition, __FILE__, __LINE__))

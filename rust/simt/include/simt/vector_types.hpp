@@ -1,12 +1,12 @@
 // CUDA's built-in vector types with CUDA's sizes and alignments, and their make_ functions.
 #pragma once
 
-#define SIMT_VECTOR_TYPES(scalar, name)                                                                     \
-    struct alignas(2 * sizeof(scalar)) name##2 { scalar x, y; };                                            \
-    struct name##3 { scalar x, y, z; };                                                                     \
-    struct alignas(4 * sizeof(scalar) < 16 ? 4 * sizeof(scalar) : 16) name##4 { scalar x, y, z, w; };       \
-    constexpr name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                                 \
-    constexpr name##3 make_##name##3(scalar x, scalar y, scalar z) { return {x, y, z}; }                    \
+#define SIMT_VECTOR_TYPES(scalar, name)                                                                                \
+    struct alignas(2 * sizeof(scalar)) name##2 { scalar x, y; };                                                       \
+    struct name##3 { scalar x, y, z; };                                                                                \
+    struct alignas(4 * sizeof(scalar) < 16 ? 4 * sizeof(scalar) : 16) name##4 { scalar x, y, z, w; };                  \
+    constexpr name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                                            \
+    constexpr name##3 make_##name##3(scalar x, scalar y, scalar z) { return {x, y, z}; }                               \
     constexpr name##4 make_##name##4(scalar x, scalar y, scalar z, scalar w) { return {x, y, z, w}; }
 
 SIMT_VECTOR_TYPES(signed char, char)

@@ -16,15 +16,31 @@ constexpr unsigned all_lanes = 0xffffffffu;
 constexpr unsigned lane_bytes = 64;
 
 enum class Collective : unsigned char {
-    sync_warp, shuffle, shuffle_xor, shuffle_up, shuffle_down, ballot, any, all,
-    reduce_add, reduce_min, reduce_max, reduce_and, reduce_or, reduce_xor, match_any, exchange, compute, matrix_multiply,
+    sync_warp,
+    shuffle,
+    shuffle_xor,
+    shuffle_up,
+    shuffle_down,
+    ballot,
+    any,
+    all,
+    reduce_add,
+    reduce_min,
+    reduce_max,
+    reduce_and,
+    reduce_or,
+    reduce_xor,
+    match_any,
+    exchange,
+    compute,
+    matrix_multiply,
 };
 
 struct Gathering {
     unsigned mask;
     unsigned arrived;
-    unsigned inside;  // lanes that have yet to leave
-    unsigned shape;   // of its collective
+    unsigned inside; // lanes that have yet to leave
+    unsigned shape; // of its collective
     Gathering* next;
     alignas(64) unsigned char inputs[lanes_of_warp * lane_bytes];
     alignas(64) unsigned char outputs[lanes_of_warp * lane_bytes];
@@ -104,7 +120,8 @@ WarpValues<T> warp_exchange(unsigned mask, const T& value, Collective collective
     static_assert(std::is_trivially_copyable<T>::value && sizeof(T) <= lane_bytes && alignof(T) <= 64);
     Gathering& gathering = join(mask, shape_of(collective, sizeof(T), 0));
     gathering.input<T>()[thread->lane] = value;
-    if (arrive(gathering)) release(gathering); else wait(gathering);
+    if (arrive(gathering)) release(gathering);
+    else wait(gathering);
     return WarpValues<T>(gathering);
 }
 
@@ -118,27 +135,36 @@ T shuffle(unsigned mask, T value, unsigned source, Collective collective) {
 template <class T, class Combine>
 T reduce(unsigned mask, T value, Collective collective, Combine combine) {
     static_assert(std::is_same<T, int>::value || std::is_same<T, unsigned>::value, "CUDA reduces int and unsigned");
-    return warp_compute<T>(mask, value, [combine](unsigned members, const T* inputs, T* outputs) {
-        unsigned lane = __builtin_ctz(members);
-        T total = inputs[lane];
-        while (++lane < lanes_of_warp) if (members >> lane & 1) total = combine(total, inputs[lane]);
-        for (lane = 0; lane < lanes_of_warp; ++lane) outputs[lane] = total;
-    }, collective);
+    return warp_compute<T>(
+        mask, value,
+        [combine](unsigned members, const T* inputs, T* outputs) {
+            unsigned lane = __builtin_ctz(members);
+            T total = inputs[lane];
+            while (++lane < lanes_of_warp)
+                if (members >> lane & 1) total = combine(total, inputs[lane]);
+            for (lane = 0; lane < lanes_of_warp; ++lane) outputs[lane] = total;
+        },
+        collective);
 }
 
 inline unsigned ballot(unsigned mask, bool predicate, Collective collective) {
-    return warp_compute<unsigned>(mask, predicate, [](unsigned members, const bool* inputs, unsigned* outputs) {
-        unsigned bits = 0;
-        for (unsigned lane = 0; lane < lanes_of_warp; ++lane) if (members >> lane & 1) bits |= unsigned(inputs[lane]) << lane;
-        for (unsigned lane = 0; lane < lanes_of_warp; ++lane) outputs[lane] = bits;
-    }, collective);
+    return warp_compute<unsigned>(
+        mask, predicate,
+        [](unsigned members, const bool* inputs, unsigned* outputs) {
+            unsigned bits = 0;
+            for (unsigned lane = 0; lane < lanes_of_warp; ++lane)
+                if (members >> lane & 1) bits |= unsigned(inputs[lane]) << lane;
+            for (unsigned lane = 0; lane < lanes_of_warp; ++lane) outputs[lane] = bits;
+        },
+        collective);
 }
 
-}  // namespace simt
+} // namespace simt
 
 inline void __syncwarp(unsigned mask = simt::all_lanes) {
     simt::Gathering& gathering = simt::join(mask, simt::shape_of(simt::Collective::sync_warp, 0, 0));
-    if (simt::arrive(gathering)) simt::release(gathering); else simt::wait(gathering);
+    if (simt::arrive(gathering)) simt::release(gathering);
+    else simt::wait(gathering);
     simt::leave(gathering);
 }
 
@@ -157,15 +183,23 @@ template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned delta, int 
 }
 template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
     const unsigned lane = simt::thread->lane, inside = lane & (unsigned(width) - 1);
-    return simt::shuffle(mask, value, delta < unsigned(width) - inside ? lane + delta : lane, simt::Collective::shuffle_down);
+    return simt::shuffle(mask, value, delta < unsigned(width) - inside ? lane + delta : lane,
+                         simt::Collective::shuffle_down);
 }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate != 0, simt::Collective::ballot); }
-inline int __any_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate != 0, simt::Collective::any) != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate == 0, simt::Collective::all) == 0; }
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    return simt::ballot(mask, predicate != 0, simt::Collective::ballot);
+}
+inline int __any_sync(unsigned mask, int predicate) {
+    return simt::ballot(mask, predicate != 0, simt::Collective::any) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+    return simt::ballot(mask, predicate == 0, simt::Collective::all) == 0;
+}
 
 template <class T> T __reduce_add_sync(unsigned mask, T value) {
-    return simt::reduce(mask, value, simt::Collective::reduce_add, [](T a, T b) { return T(unsigned(a) + unsigned(b)); });
+    return simt::reduce(mask, value, simt::Collective::reduce_add,
+                        [](T a, T b) { return T(unsigned(a) + unsigned(b)); });
 }
 template <class T> T __reduce_min_sync(unsigned mask, T value) {
     return simt::reduce(mask, value, simt::Collective::reduce_min, [](T a, T b) { return b < a ? b : a; });
@@ -185,11 +219,15 @@ inline unsigned __reduce_xor_sync(unsigned mask, unsigned value) {
 
 template <class T> unsigned __match_any_sync(unsigned mask, T value) {
     static_assert(std::is_arithmetic<T>::value && (sizeof(T) == 4 || sizeof(T) == 8), "CUDA matches 4 or 8 bytes");
-    return simt::warp_compute<unsigned>(mask, value, [](unsigned members, const T* inputs, unsigned* outputs) {
-        for (unsigned a = 0; a < simt::lanes_of_warp; ++a) {
-            outputs[a] = 0;
-            for (unsigned b = 0; b < simt::lanes_of_warp; ++b)
-                if ((members >> a & members >> b & 1) && std::memcmp(&inputs[a], &inputs[b], sizeof(T)) == 0) outputs[a] |= 1u << b;
-        }
-    }, simt::Collective::match_any);
+    return simt::warp_compute<unsigned>(
+        mask, value,
+        [](unsigned members, const T* inputs, unsigned* outputs) {
+            for (unsigned a = 0; a < simt::lanes_of_warp; ++a) {
+                outputs[a] = 0;
+                for (unsigned b = 0; b < simt::lanes_of_warp; ++b)
+                    if ((members >> a & members >> b & 1) && std::memcmp(&inputs[a], &inputs[b], sizeof(T)) == 0)
+                        outputs[a] |= 1u << b;
+            }
+        },
+        simt::Collective::match_any);
 }

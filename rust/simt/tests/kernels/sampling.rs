@@ -168,6 +168,28 @@ fn both_ways_to_the_kept_set_draw_the_same_code() {
 }
 
 #[test]
+fn an_entry_with_exactly_top_p_before_it_is_out_both_ways() {
+    // Eight equal entries, and one without mass that keeps top_k 8 from being off.
+    let logits: Vec<f32> = (0..9).map(|index| if index == 4 { -1e4 } else { 1.0 }).collect();
+    let first = |count: usize| (0..9).filter(|index| *index != 4).take(count).collect::<Vec<u32>>();
+    for top_k in [0, 8] {
+        for kept in [1_u8, 2, 4, 7] {
+            let row = |seed| {
+                let params = SamplingParams::new(1.0, top_k, f32::from(kept) / 8.0, seed).unwrap();
+                Draw { logits: logits.clone(), params, frame_index: 0 }
+            };
+            let rows: Vec<Draw> = (0..64).map(row).collect();
+            let mut drawn: Vec<u32> = draw(&rows, 1, Schedule::Natural).into_iter().flatten().collect();
+            let expected: Vec<u32> = rows.iter().filter_map(|row| expected(row, 1)).collect();
+            assert_eq!(drawn, expected, "top_k {top_k}, {kept} of 8");
+            drawn.sort_unstable();
+            drawn.dedup();
+            assert_eq!(drawn, first(kept.into()), "top_k {top_k}: each of those kept is drawn, and no other");
+        }
+    }
+}
+
+#[test]
 fn a_seed_a_frame_and_a_codebook_each_draw_anew() {
     let logits = vec![0.0; 2048];
     let params = |seed| SamplingParams::new(1.0, 50, 1.0, seed).unwrap();
