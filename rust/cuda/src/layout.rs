@@ -171,7 +171,7 @@ pub struct WeightAddresses {
 }
 
 impl WeightAddresses {
-    /// Lays out the weights of `spec` from `base` on. `table_types` are the storage types of E[0] …; the talker's table is
+    /// Lays out the weights of `spec` from `base` on. `table_types` are the storage types of `E[0]` …; the talker's table is
     /// stored as `code_zero_type`, if at all.
     pub fn new(
         spec: &ModelSpec,

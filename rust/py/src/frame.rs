@@ -45,7 +45,7 @@ pub struct FrameInputs {
     pub frame_index: FrameIndex,
     /// Whether the frame adds one to it.
     pub advance: bool,
-    /// [B]: rows whose entry is 0 are left out.
+    /// `[B]`: rows whose entry is 0 are left out.
     pub active: Option<ImportedTensor>,
 }
 

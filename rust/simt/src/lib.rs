@@ -1,7 +1,7 @@
 //! The CUDA kernels as host code: the very same `kernels/*.cu`, compiled by the C++ compiler under `include/simt.hpp`, one
 //! fiber per CUDA thread, the whole grid resident. Development only: this is how `cargo test` runs the kernels without a GPU.
 //!
-//! Here are the table of kernels and [`launch`]. What kernels compute is checked by the tests in `tests/`; what memory
+//! Here are the table of kernels and [`mod@launch`]. What kernels compute is checked by the tests in `tests/`; what memory
 //! ordering between blocks they rely on can't be seen here, since everything in a launch runs on the calling OS thread.
 //!
 //! Each launch poisons every block's shared memory with 0xFF bytes (NaN), ends it at an inaccessible page, and reports as a

@@ -28,19 +28,19 @@ pub struct FrameArguments<'py> {
     pub batch: Option<usize>,
     /// [B, Ht].
     pub talker_last_hidden: Bound<'py, PyAny>,
-    /// [B], or a sequence of integers.
+    /// `[B]`, or a sequence of integers.
     pub code_zero: Bound<'py, PyAny>,
     /// See [`GivenSampling`].
     pub sampling: GivenSampling<'py>,
-    /// A number, or a tensor [1] or [B].
+    /// A number, or a tensor `[1]` or `[B]`.
     pub frame_idx: Bound<'py, PyAny>,
     /// Whether the frame adds one to its index.
     pub advance_frame_idx: bool,
-    /// [B].
+    /// `[B]`.
     pub active: Option<Bound<'py, PyAny>>,
     /// [B, C].
     pub output_codes: Option<Bound<'py, PyAny>>,
-    /// Codes [M, B, C] and the slot counter [1] of a `CodesRing`.
+    /// Codes [M, B, C] and the slot counter `[1]` of a `CodesRing`.
     pub codes_ring: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
     /// Whether the logits are asked for.
     pub logits: bool,
@@ -84,7 +84,7 @@ impl<'py> FromPyObject<'_, 'py> for GivenSampling<'py> {
 pub enum CodeZero {
     /// Numbers.
     Host(Vec<i64>),
-    /// [B], read at each launch.
+    /// `[B]`, read at each launch.
     Tensor(ImportedTensor),
 }
 
@@ -97,7 +97,7 @@ pub enum Sampling {
     Arrays(Box<SamplingTensors>),
 }
 
-/// Sampling parameters in tensors, [B] each, all in one place.
+/// Sampling parameters in tensors, `[B]` each, all in one place.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each is its own name")]
 pub struct SamplingTensors {
@@ -119,7 +119,7 @@ impl SamplingTensors {
 pub enum FrameIndex {
     /// One for all rows; `None` when unset.
     Number(Option<u64>),
-    /// [1] or [B], read at each launch.
+    /// `[1]` or `[B]`, read at each launch.
     Tensor(ImportedTensor),
 }
 
