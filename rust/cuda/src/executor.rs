@@ -15,14 +15,18 @@ use crate::driver::{
     BorrowedStream, Context, DeviceMemory, Driver, DriverError, Entered, Event, LaunchShape, OwnedStream,
     PinnedMemory, Unavailable, copy_device_to_host, launch, nvtx,
 };
-use crate::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
+use crate::frame::{FrameBlock, FrameCounters, TensorReference};
 use crate::graphs::{FrameGraphs, StreamMachine};
 use crate::kernels::{self, Kernel, Registry};
-use crate::layout::{Address, TableAddresses, WeightAddresses, WorkspaceAddresses};
+use crate::layout::{Address, TableAddresses, WeightAddresses};
 use crate::load::{self, Progress, TableProjection, staging_bytes, weight_addresses};
 use crate::machine::Machine;
-use crate::plan::{FramePlan, slots_for};
+use crate::plan::slots_for;
 use crate::support::{Unsupported, check_architecture, check_shared_memory};
+pub use planner::context_bytes;
+use planner::{Planner, persistent_bytes};
+
+mod planner;
 
 /// How a [`CudaExecutor`] is made.
 #[derive(Clone, Copy, Debug)]
@@ -154,8 +158,9 @@ impl CudaExecutor {
         let weight_bytes = weight_addresses(checkpoint, float_type, 0).bytes;
         let shared_bytes_per_block = device.properties().shared_memory_per_block_bytes;
         let unplaced = weight_addresses(checkpoint, float_type, 0);
-        let shared = plan_of(&spec, float_type, &unplaced, max_batch, shared_bytes_per_block)
-            .most_shared_bytes(max_batch);
+        let unplaced =
+            Planner { spec: &spec, float_type, weights: &unplaced, max_batch, shared_bytes_per_block };
+        let shared = unplaced.plan(0, 0, max_batch).most_shared_bytes(max_batch);
         check_shared_memory(shared, shared_bytes_per_block)?;
 
         let registry = Registry::load(&entered)?;
@@ -179,10 +184,11 @@ impl CudaExecutor {
         let arena = zeroed(&entered, &stream, context_bytes(&spec, float_type, max_batch))?;
         let counters_copy = PinnedMemory::allocate(&entered, size_of::<FrameCounters>())?;
         let code_zero_table = weights.code_zero_table.map(|table| loaded_code_zero_table(&table, &spec));
-        let loaded = Loaded { spec: &spec, float_type, weights: &weights, max_batch, shared_bytes_per_block };
+        let planner =
+            Planner { spec: &spec, float_type, weights: &weights, max_batch, shared_bytes_per_block };
         // SAFETY: the graphs are dropped with the weights and the persistent memory, and made anew before the arena goes.
         let graphs =
-            unsafe { loaded.capture(&entered, &stream, &registry, arena.address(), persistent.address()) }?;
+            unsafe { planner.capture(&entered, &stream, &registry, arena.address(), persistent.address()) }?;
         drop(entered);
         Ok(Self {
             spec,
@@ -300,7 +306,7 @@ impl CudaExecutor {
         };
         // SAFETY: as in `load`; a lent arena is the caller's word.
         let graphs = unsafe {
-            self.loaded().capture(
+            self.planner().capture(
                 &entered,
                 &self.stream,
                 &self.registry,
@@ -326,7 +332,7 @@ impl CudaExecutor {
         let entered = self.context.enter()?;
         // SAFETY: as in `load`.
         self.graphs = unsafe {
-            self.loaded().capture(
+            self.planner().capture(
                 &entered,
                 &self.stream,
                 &self.registry,
@@ -403,8 +409,8 @@ impl CudaExecutor {
         Ok(bytemuck::pod_read_unaligned(unsafe { self.counters_copy.as_slice() }))
     }
 
-    fn loaded(&self) -> Loaded<'_> {
-        Loaded {
+    fn planner(&self) -> Planner<'_> {
+        Planner {
             spec: &self.spec,
             float_type: self.float_type,
             weights: &self.weights,
@@ -423,7 +429,7 @@ impl CudaExecutor {
     ) -> Result<(), CudaError> {
         self.upload(entered, stream, frame)?;
         let slots = slots_for(frame.rows.len(), self.max_batch);
-        let plan = self.loaded().plan(self.arena.address(), self.persistent.address(), slots);
+        let plan = self.planner().plan(self.arena.address(), self.persistent.address(), slots);
         let mut machine = StreamMachine { entered, stream, registry: &self.registry };
         for work in plan.launches() {
             // SAFETY: the executor's own addresses live as long as it; the rest is the caller's word.
@@ -470,56 +476,6 @@ impl Drop for CudaExecutor {
     }
 }
 
-/// What plans are made from.
-#[derive(Clone, Copy)]
-struct Loaded<'a> {
-    spec: &'a ModelSpec,
-    float_type: FloatType,
-    weights: &'a WeightAddresses,
-    max_batch: usize,
-    shared_bytes_per_block: usize,
-}
-
-impl<'a> Loaded<'a> {
-    fn plan(self, arena: Address, persistent: Address, slots: usize) -> FramePlan<'a> {
-        FramePlan {
-            workspace: WorkspaceAddresses::new(self.spec, self.float_type, self.max_batch, arena),
-            frame: persistent,
-            counters: persistent + block_bytes(self.max_batch) as u64,
-            slots,
-            ..plan_of(self.spec, self.float_type, self.weights, self.max_batch, self.shared_bytes_per_block)
-        }
-    }
-
-    /// # Safety
-    /// As for [`FrameGraphs::capture`].
-    unsafe fn capture(
-        self,
-        entered: &Entered<'_>,
-        stream: &OwnedStream,
-        registry: &Registry,
-        arena: Address,
-        persistent: Address,
-    ) -> Result<FrameGraphs, DriverError> {
-        let _range = nvtx::range(c"overtone capture");
-        let plan = |slots| self.plan(arena, persistent, slots);
-        // SAFETY: the caller's condition.
-        unsafe { FrameGraphs::capture(entered, stream, registry, self.max_batch, plan) }
-    }
-}
-
-/// A plan without addresses but the weights'.
-fn plan_of<'a>(
-    spec: &'a ModelSpec,
-    float_type: FloatType,
-    weights: &'a WeightAddresses,
-    slots: usize,
-    shared_bytes_per_block: usize,
-) -> FramePlan<'a> {
-    let workspace = WorkspaceAddresses::new(spec, float_type, slots, 0);
-    FramePlan { spec, float_type, weights, workspace, frame: 0, counters: 0, slots, shared_bytes_per_block }
-}
-
 fn loaded_code_zero_table(table: &TableAddresses, spec: &ModelSpec) -> CodeZeroTable {
     let rows = spec.code_zero_size.unwrap_or(0);
     let widths = [spec.talker_hidden_size as i64, spec.hidden_size as i64];
@@ -528,16 +484,6 @@ fn loaded_code_zero_table(table: &TableAddresses, spec: &ModelSpec) -> CodeZeroT
         projected: TensorReference::new(table.projected, table.projected_type.into(), &[widths[1], 1], rows),
         _memory: None,
     }
-}
-
-/// Bytes of the arena of frames of up to `max_batch` rows.
-pub fn context_bytes(spec: &ModelSpec, float_type: FloatType, max_batch: usize) -> u64 {
-    WorkspaceAddresses::new(spec, float_type, max_batch, 0).bytes
-}
-
-/// Bytes of the frame block and the counters.
-const fn persistent_bytes(max_batch: usize) -> u64 {
-    (block_bytes(max_batch) + size_of::<FrameCounters>()) as u64
 }
 
 fn counters_address(persistent: &DeviceMemory) -> Address {

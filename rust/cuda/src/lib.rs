@@ -4,6 +4,13 @@
 //! |---|---|
 //! | [`driver`] | the boundary to the driver: the guard before it, contexts, memory, streams, events, graphs, launches |
 //! | [`kernels`] | the kernels embedded in this build: which there are, what each takes, and where a context has them |
+//! | [`arguments`], [`frame`] | what the kernels take, field by field, and what a frame's tensors are |
+//! | [`layout`] | where everything lies on the device |
+//! | [`plan`], [`product`] | a frame as a list of launches |
+//! | [`machine`], [`graphs`] | what launches run on: a stream, or a graph for each batch size |
+//! | [`load`] | a checkpoint's tensors, made into what a frame reads |
+//! | [`support`] | what the kernels can run |
+//! | [`executor`] | a predictor on one device |
 //!
 //! Nothing here needs a GPU, a driver or CUDA to be linked or loaded: [`driver::Driver::get`] says what is missing.
 
