@@ -27,7 +27,7 @@ CONSTANT int TILE_SUMS = TILE_COLUMNS * SUMS_STRIDE;
 
 struct ProductArguments {
     uint64_t weights; // packed: [row_tiles][splits * pairs] pieces
-    uint64_t activations; // T, splits * pairs wide; 0: made by the norm below
+    uint64_t activations; // T, splits * pairs wide; 0: made by the norm or the attention below
     uint64_t activations_low; // what rounding to T cost the activations, in the same layout; 0: nothing is added
     NormArguments norm;
     AttentionArguments attention; // where each warp attends for itself

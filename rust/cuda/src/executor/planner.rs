@@ -37,7 +37,6 @@ impl<'a> Planner<'a> {
 
     /// Records the graphs of all sizes.
     ///
-
     /// # Safety
     /// As for [`FrameGraphs::capture`].
     pub(super) unsafe fn capture(
