@@ -312,7 +312,7 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK,
         return attended;
     }
 
-    /// Bytes of shared memory of a warp that attends (mirrored in rust/cuda/src/plan.rs).
+    /// Bytes of shared memory of a warp that attends (mirrored in rust/cuda/src/product.rs).
     DEVICE int attention_bytes() const {
         return activation_tile_elements(pairs_per_warp(arguments)) * static_cast<int>(sizeof(T)) +
                Attention<T>::shared_bytes(arguments.attention);
@@ -337,8 +337,8 @@ template <typename T, int TILES, int PRELOADED, Source SOURCE, Sink SINK,
             activations = reinterpret_cast<const T*>(arguments.activations);
             shared = reinterpret_cast<float*>(memory);
         }
-        // Staging and sums take turns in the same memory. A warp's
-        // share of the staging is as large as the tiles that are there.
+        // Staging and sums take turns in the same memory. A warp's share of the staging is as large as the tiles that are
+        // there.
         const int staged_tiles = min((arguments.columns + TILE_COLUMNS - 1) / TILE_COLUMNS, COLUMN_TILES);
         uint4* const staging = reinterpret_cast<uint4*>(shared) + warp * staged_tiles * PRELOADED * WARP;
         const T* low = reinterpret_cast<const T*>(arguments.activations_low);

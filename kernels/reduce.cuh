@@ -15,15 +15,6 @@ DEVICE float warp_sum(float value) {
     return value;
 }
 
-DEVICE float warp_max(float value) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const float other = __shfl_xor_sync(ALL_LANES, value, distance);
-        value = other > value ? other : value;
-    }
-    return value;
-}
-
 DEVICE uint64_t warp_max(uint64_t value) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {

@@ -162,8 +162,8 @@ DEVICE void finish(const FrameHeader& frame, FrameCounters& counters, uint32_t r
     if (row == 0 && frame.ring_slot.address != 0) *static_cast<int64_t*>(mutable_data_of(frame.ring_slot)) += 1;
 }
 
-/// Reads a word of every 2 MiB of the table: which row will be wanted is not known yet, but the translation of its address
-/// takes longer than reading it, and is the same for the whole page.
+/// Prefetches a word of every 2 MiB of the table: which row will be wanted is not known yet, but the translation of its
+/// address takes longer than reading it, and is the same for the whole page.
 DEVICE void visit_pages(const SampleArguments& arguments) {
     constexpr uint64_t PAGE = 2 << 20;
     const uint64_t size = arguments.table_type == ELEMENT_FLOAT32 ? 4 : 2;

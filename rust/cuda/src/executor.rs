@@ -155,11 +155,15 @@ impl CudaExecutor {
         let device = driver.device(device)?;
         let context = Context::retain(driver, device)?;
         let entered = context.enter()?;
-        let weight_bytes = weight_addresses(checkpoint, float_type, 0).bytes;
+        let unplaced_weights = weight_addresses(checkpoint, float_type, 0);
         let shared_bytes_per_block = device.properties().shared_memory_per_block_bytes;
-        let unplaced = weight_addresses(checkpoint, float_type, 0);
-        let unplaced =
-            Planner { spec: &spec, float_type, weights: &unplaced, max_batch, shared_bytes_per_block };
+        let unplaced = Planner {
+            spec: &spec,
+            float_type,
+            weights: &unplaced_weights,
+            max_batch,
+            shared_bytes_per_block,
+        };
         let shared = unplaced.plan(0, 0, max_batch).most_shared_bytes(max_batch);
         check_shared_memory(shared, shared_bytes_per_block)?;
 
@@ -169,7 +173,7 @@ impl CudaExecutor {
             registry.function(*kernel).prefer_shared_memory(&entered)?;
         }
         let stream = OwnedStream::create(&entered)?;
-        let weights_memory = zeroed(&entered, &stream, weight_bytes)?;
+        let weights_memory = zeroed(&entered, &stream, unplaced_weights.bytes)?;
         let weights = weight_addresses(checkpoint, float_type, weights_memory.address());
         {
             let staging = zeroed(&entered, &stream, staging_bytes(checkpoint, float_type))?;
@@ -305,15 +309,7 @@ impl CudaExecutor {
             None => Arena::Own(zeroed(&entered, &self.stream, self.required_context_bytes())?),
         };
         // SAFETY: as in `load`; a lent arena is the caller's word.
-        let graphs = unsafe {
-            self.planner().capture(
-                &entered,
-                &self.stream,
-                &self.registry,
-                arena.address(),
-                self.persistent.address(),
-            )
-        }?;
+        let graphs = unsafe { self.capture(&entered, arena.address()) }?;
         self.graphs = graphs;
         let replaced = std::mem::replace(&mut self.arena, arena);
         if let Arena::Own(memory) = replaced
@@ -331,15 +327,7 @@ impl CudaExecutor {
     pub fn capture_graphs(&mut self) -> Result<(), CudaError> {
         let entered = self.context.enter()?;
         // SAFETY: as in `load`.
-        self.graphs = unsafe {
-            self.planner().capture(
-                &entered,
-                &self.stream,
-                &self.registry,
-                self.arena.address(),
-                self.persistent.address(),
-            )
-        }?;
+        self.graphs = unsafe { self.capture(&entered, self.arena.address()) }?;
         Ok(())
     }
 
@@ -416,6 +404,17 @@ impl CudaExecutor {
             weights: &self.weights,
             max_batch: self.max_batch,
             shared_bytes_per_block: self.context.device().properties().shared_memory_per_block_bytes,
+        }
+    }
+
+    /// Records the graphs of frames that work in the arena.
+    ///
+    /// # Safety
+    /// As for [`Planner::capture`].
+    unsafe fn capture(&self, entered: &Entered<'_>, arena: Address) -> Result<FrameGraphs, DriverError> {
+        // SAFETY: the caller's condition.
+        unsafe {
+            self.planner().capture(entered, &self.stream, &self.registry, arena, self.persistent.address())
         }
     }
 
