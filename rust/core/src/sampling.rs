@@ -13,9 +13,11 @@
 //! | [`params`] | temperature, filters and seed, checked when given |
 //! | [`filter`] | which entries top_k and top_p keep |
 //! | [`draw`] | the draw itself, and how a row fails |
+//! | [`draft`] | the best draws of a row, as guesses |
 //!
 //! Which frame and codebook are drawn, and what becomes of a failed row, is left to the executors.
 
+pub mod draft;
 pub mod draw;
 pub mod filter;
 pub mod gumbel;

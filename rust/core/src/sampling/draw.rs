@@ -2,7 +2,7 @@
 //!
 //! What a failed draw means for its row and its frame is left to the executor.
 
-use super::filter::{KeptSet, MAX_ENTRIES};
+use super::filter::{Entry, KeptSet, MAX_ENTRIES};
 use super::gumbel::{ENTRIES_PER_BLOCK, Noise};
 use super::params::SamplingParams;
 
@@ -50,9 +50,11 @@ pub enum DrawFailure {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     /// logits / temperature of the row at hand, `[V]`.
-    quotients: Vec<f32>,
+    pub(super) quotients: Vec<f32>,
     /// What the filters left of it.
-    kept_set: KeptSet,
+    pub(super) kept_set: KeptSet,
+    /// The best of it, for drafts.
+    pub(super) proposals: Vec<Entry>,
     /// Entries that survived the filters in the last draw.
     kept: usize,
 }
@@ -79,7 +81,12 @@ impl Best {
 impl Sampler {
     /// A sampler for rows of `codebook_size` entries; a longer row grows its memory once.
     pub fn new(codebook_size: usize) -> Self {
-        Self { quotients: Vec::with_capacity(codebook_size), kept_set: KeptSet::new(codebook_size), kept: 0 }
+        Self {
+            quotients: Vec::with_capacity(codebook_size),
+            kept_set: KeptSet::new(codebook_size),
+            proposals: Vec::with_capacity(codebook_size),
+            kept: 0,
+        }
     }
 
     /// Entries that survived top_k and top_p in the last draw: all for a greedy one, none for a failed one.
@@ -135,32 +142,42 @@ impl Sampler {
         codebook: u32,
     ) -> Result<u32, DrawFailure> {
         self.kept = 0;
-        if logits.len() > MAX_ENTRIES {
-            return Err(DrawFailure::TooManyEntries { entries: logits.len() });
-        }
-        check_numbers(logits)?;
-        let largest_logit = largest(logits);
-        if largest_logit == f32::NEG_INFINITY {
-            return Err(DrawFailure::NothingFinite { entries: logits.len() });
-        }
+        let largest_x = self.largest_x(logits, params)?;
         if params.is_greedy() {
             self.kept = logits.len();
-            return Ok(first_equal(logits, largest_logit));
+            return Ok(first_equal(logits, largest_x));
         }
 
-        self.divide(logits, params.temperature())?;
         let noise = Noise::new(params.seed(), frame_index, codebook);
         let top_k_off = params.top_k() == 0 || params.top_k() as usize >= logits.len();
         if top_k_off && params.top_p() == 1.0 {
             self.kept = logits.len();
             return Ok(noisiest_of_all(&self.quotients, noise));
         }
-        // Division by a positive number keeps the order, so the largest logit has the largest quotient.
-        self.kept_set.select(&self.quotients, largest_logit / params.temperature(), params);
+        self.kept_set.select(&self.quotients, largest_x, params);
         let entries = self.kept_set.entries();
         let top_k_kept_all = top_k_off || entries.len() < params.top_k() as usize;
         self.kept = if top_k_kept_all && params.top_p() == 1.0 { logits.len() } else { entries.len() };
         Ok(noisiest_of_kept(&self.kept_set, noise))
+    }
+
+    /// Checks the row, and fills `quotients` with logits / temperature unless it is greedy; the result is the largest x.
+    #[inline(always)]
+    pub(super) fn largest_x(&mut self, logits: &[f32], params: &SamplingParams) -> Result<f32, DrawFailure> {
+        if logits.len() > MAX_ENTRIES {
+            return Err(DrawFailure::TooManyEntries { entries: logits.len() });
+        }
+        check_numbers(logits)?;
+        let largest = largest(logits);
+        if largest == f32::NEG_INFINITY {
+            return Err(DrawFailure::NothingFinite { entries: logits.len() });
+        }
+        if params.is_greedy() {
+            return Ok(largest);
+        }
+        self.divide(logits, params.temperature())?;
+        // Division by a positive number keeps the order, so the largest logit has the largest quotient.
+        Ok(largest / params.temperature())
     }
 
     /// Fills `quotients` with `logits` / `temperature`.
