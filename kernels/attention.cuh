@@ -23,19 +23,21 @@ struct AttentionArguments {
     uint64_t query_norm; // [D] float32
     uint64_t key_norm; // [D] float32
     uint64_t rotary; // [positions][D / 2] float2: cosine, sine
-    uint64_t keys; // this layer's [streams][Nkv][positions][D] of T
+    uint64_t keys; // this layer's [streams][Nkv][cache_slots][D] of T
     uint64_t values; // likewise
     uint64_t attended; // activations of T, `pairs` wide, inputs Nq * D
     uint32_t query_heads;
     uint32_t key_value_heads;
     uint32_t head_size; // a multiple of 8, at most 128
-    uint32_t positions; // slots of a head
+    uint32_t positions; // that a row can have
+    uint32_t cache_slots; // of a head; with rounds, more than positions
     uint32_t first_position; // of the first row
     uint32_t rows; // of each stream, at consecutive positions
     uint32_t streams;
     uint32_t pairs;
     float epsilon;
     float scale; // 1 / sqrt(D)
+    uint32_t reserved;
 };
 
 /// Elements by which a slot is longer in shared memory: slots then start in different banks.
@@ -96,24 +98,30 @@ template <typename T, int SIZE = 0> struct Attention {
     /// Whether this warp, of those that share a key head, keeps the cache.
     DEVICE bool keeps_cache() const { return query_head % (arguments.query_heads / arguments.key_value_heads) == 0; }
 
-    /// Slot `position` of the key head in a cache.
-    DEVICE T* slot(uint64_t cache, int position) const {
+    /// A slot of the key head in a cache.
+    DEVICE T* slot(uint64_t cache, int number) const {
         const int64_t head = static_cast<int64_t>(stream) * arguments.key_value_heads + key_head;
-        return reinterpret_cast<T*>(cache) + (head * arguments.positions + position) * size;
+        return reinterpret_cast<T*>(cache) + (head * arguments.cache_slots + number) * size;
     }
 
-    /// Reads what is there before the kernel before this one has ended: constants, and what earlier steps left.
-    DEVICE void read_ahead() {
+    /// Reads what is there before the kernel before this one has ended: constants, and the first `filled` positions, which
+    /// earlier steps left in the slots that `slot_of` tells.
+    template <typename SlotOf> DEVICE void read_ahead(int filled, SlotOf slot_of) {
         using Piece = CachePiece<T>;
-        const int pieces = size / Piece::VALUES, slots = arguments.first_position;
-        for (int number = lane; number < slots * pieces; number += WARP) {
+        const int pieces = size / Piece::VALUES;
+        for (int number = lane; number < filled * pieces; number += WARP) {
             const int position = number / pieces, first = number % pieces * Piece::VALUES;
-            copy_to_shared(keys + position * stride + first, slot(arguments.keys, position) + first);
-            copy_to_shared(values + position * stride + first, slot(arguments.values, position) + first);
+            copy_to_shared(keys + position * stride + first, slot(arguments.keys, slot_of(position)) + first);
+            copy_to_shared(values + position * stride + first, slot(arguments.values, slot_of(position)) + first);
         }
         load_norm(arguments.query_norm, query_norm);
         load_norm(arguments.key_norm, key_norm);
-        load_turns(arguments.first_position);
+        load_turns(filled);
+    }
+
+    /// The same where positions are slots.
+    DEVICE void read_ahead() {
+        read_ahead(arguments.first_position, [](int position) { return position; });
     }
 
     DEVICE void load_norm(uint64_t weight, HeadValues& norm) const {
@@ -192,22 +200,21 @@ template <typename T, int SIZE = 0> struct Attention {
         }
     }
 
-    /// Keeps a head as slot `position`.
-    DEVICE void store(const HeadValues& head, uint64_t cache, T* slots, int position, bool in_cache) const {
+    /// Keeps a head as position `position`, and in slot `to_slot` of the cache if that is not negative.
+    DEVICE void store(const HeadValues& head, uint64_t cache, T* slots, int position, int to_slot) const {
 #pragma unroll
         for (int index = 0; index < LANE_VALUES; ++index) {
             const int element = lane + index * WARP;
             if (element >= size) break;
             const T rounded = from_float<T>(head.of[index]);
             slots[position * stride + element] = rounded;
-            if (in_cache) slot(cache, position)[element] = rounded;
+            if (to_slot >= 0) slot(cache, to_slot)[element] = rounded;
         }
     }
 
-    /// Takes in one row: its key and value become slots, its query is left in shared memory.
-    DEVICE void take_in(int row, bool in_cache) {
-        const int position = arguments.first_position + row,
-                  width = (arguments.query_heads + 2 * arguments.key_value_heads) * size;
+    /// Takes in one row: its key and value become those of `position`, its query is left in shared memory.
+    DEVICE void take_in(int row, int position, int to_slot) {
+        const int width = (arguments.query_heads + 2 * arguments.key_value_heads) * size;
         const float* const projected = reinterpret_cast<const float*>(arguments.projected) +
                                        (static_cast<int64_t>(row) * arguments.streams + stream) * width;
         HeadValues of_query = load_head(projected + query_head * size);
@@ -216,8 +223,8 @@ template <typename T, int SIZE = 0> struct Attention {
             load_head(projected + (arguments.query_heads + arguments.key_value_heads + key_head) * size);
         prepare(of_query, of_key);
         exchange(of_query, query);
-        store(of_key, arguments.keys, keys, position, in_cache);
-        store(value, arguments.values, values, position, in_cache);
+        store(of_key, arguments.keys, keys, position, to_slot);
+        store(value, arguments.values, values, position, to_slot);
         __syncwarp();
     }
 
@@ -295,7 +302,12 @@ template <typename T, int SIZE = 0> struct Attention {
         const int position = arguments.first_position + row;
         if (row > 0) load_turns(position);
         else wait_for_copies();
-        take_in(row, in_cache);
+        take_in(row, position, in_cache ? position : -1);
+        attend_from(position, store);
+    }
+
+    /// The same for the row that was taken in last, at `position`.
+    template <typename Store> DEVICE void attend_from(int position, Store store) {
         const float total = weigh(position);
         // Half of the lanes add up the even slots, half the odd ones; a lane has one piece of the head.
         const int piece = lane % SLOT_GROUP, odd = lane / SLOT_GROUP;

@@ -2,18 +2,21 @@
 
 #include "fragments.cuh"
 #include "frame_arguments.cuh"
+#include "rounds.cuh"
 
 namespace overtone {
 
 /// Activations whose width in pairs is more than their inputs. What lies beyond meets weights that are zero, and must be a
 /// number: somebody else may have used the memory since the last frame.
 struct PaddedActivations {
-    uint64_t activations; // of T, columns 0 to 2 * slots
+    uint64_t activations; // of T, `columns` for each slot
     uint32_t inputs;
     uint32_t pairs;
+    uint32_t columns;
+    uint32_t reserved;
 };
 
-CONSTANT int PADDED_BUFFERS = 4;
+CONSTANT int PADDED_BUFFERS = 6;
 
 struct BeginArguments {
     uint64_t frame; // FrameBlock
@@ -22,10 +25,14 @@ struct BeginArguments {
     uint64_t residual; // [2 * slots, H] float32: the hidden rows, then the rows of code_0
     uint64_t hidden; // activations of T, `pairs` wide: the hidden rows on their way to the projection; 0: there is none
     uint64_t codec_sum; // [slots, Ht] float32
+    uint64_t rounds; // RoundState [slots]; 0: the frame goes step by step
+    uint64_t loop; // RoundLoop
     uint32_t slots; // rows that the graph was made for; those beyond the frame's batch are inactive
     uint32_t hidden_size;
     uint32_t talker_hidden_size;
     uint32_t pairs;
+    uint32_t codebook_count; // R
+    uint32_t reserved;
     PaddedActivations padded[PADDED_BUFFERS];
 };
 
@@ -89,19 +96,31 @@ template <typename T> DEVICE void clear_padding(const PaddedActivations& padded,
         tile[Fragments<T>::activation_index(column, index)] = from_float<T>(0.0f);
 }
 
+/// By one thread: a stream of a frame in rounds.
+DEVICE void begin_stream(const BeginArguments& arguments, uint32_t row, bool active, int64_t code_zero) {
+    if (arguments.rounds == 0) return;
+    RoundState& round = reinterpret_cast<RoundState*>(arguments.rounds)[row];
+    begin_rounds(round, active, arguments.codebook_count, code_zero);
+}
+
 template <typename T> DEVICE void begin(const BeginArguments& arguments) {
     // The next kernel is not let start early: those after it read the rows' parameters without waiting.
     const uint32_t row = blockIdx.x;
     for (const PaddedActivations& padded : arguments.padded) {
         if (padded.activations == 0) continue;
-        clear_padding<T>(padded, row);
-        clear_padding<T>(padded, arguments.slots + row);
+        for (uint32_t turn = 0; turn < padded.columns; ++turn)
+            clear_padding<T>(padded, turn * arguments.slots + row);
     }
     const FrameBlock& block = *reinterpret_cast<const FrameBlock*>(arguments.frame);
     const FrameHeader& frame = block.header;
     RowState& shared_state = reinterpret_cast<RowState*>(arguments.rows)[row];
+    if (arguments.rounds != 0 && row == 0 && threadIdx.x == 0)
+        *reinterpret_cast<RoundLoop*>(arguments.loop) = {0, 0};
     if (row >= frame.batch) {
-        if (threadIdx.x == 0) shared_state.active = 0;
+        if (threadIdx.x == 0) {
+            shared_state.active = 0;
+            begin_stream(arguments, row, false, 0);
+        }
         return;
     }
     const uint64_t launches = reinterpret_cast<const FrameCounters*>(arguments.counters)->launches;
@@ -114,6 +133,7 @@ template <typename T> DEVICE void begin(const BeginArguments& arguments) {
     if (threadIdx.x == 0) {
         state.codes = codes_of_row(frame, row);
         shared_state = state;
+        begin_stream(arguments, row, state.active, code_zero);
         if (state.active) store_code(frame, state.codes, 0, code_zero);
     }
     if (!state.active) return;

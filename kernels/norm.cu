@@ -1,6 +1,7 @@
 // The norm by itself, one block a row: for batches whose rows are too many for every block of a product to normalise.
 
 #include "norm.cuh"
+#include "rounds.cuh"
 
 namespace overtone {
 
@@ -8,8 +9,18 @@ struct NormRowsArguments {
     NormArguments norm;
     uint64_t normed; // activations of T, `pairs` pairs wide
     uint32_t pairs;
-    uint32_t reserved;
+    uint32_t streams; // not 0: columns are rows of rounds, and go to where the heads look for them
+    DraftTree tree;
 };
+
+/// Column of a row's activations: its own, or of a round's row r of stream b its place among those of its depth, which have a
+/// tile of columns for themselves.
+DEVICE uint32_t column_of(const NormRowsArguments& arguments, uint32_t column) {
+    if (arguments.streams == 0) return column;
+    const DraftTree& tree = arguments.tree;
+    const uint32_t row = column / arguments.streams, stream = column % arguments.streams, depth = tree.depths[row];
+    return (stream * (tree.depth + 1) + depth) * TILE_COLUMNS + row - tree.first[depth];
+}
 
 template <typename T> DEVICE void norm_rows(const NormRowsArguments& arguments) {
     SHARED(float, scratch);
@@ -17,9 +28,10 @@ template <typename T> DEVICE void norm_rows(const NormRowsArguments& arguments) 
     let_next_kernel_start();
     wait_for_earlier_kernels();
     T* const normed = reinterpret_cast<T*>(arguments.normed);
+    const uint32_t column = column_of(arguments, blockIdx.x);
     norm_row(arguments.norm, weight, blockIdx.x, arguments.norm.residual_out != 0, scratch,
              [&](uint32_t input, float value, float next) {
-                 store_activations<T>(normed, arguments.pairs, blockIdx.x, input, value, next);
+                 store_activations<T>(normed, arguments.pairs, column, input, value, next);
              });
 }
 

@@ -10,6 +10,8 @@
 
 #ifdef __CUDACC__
 
+#include <cuda_device_runtime_api.h>
+
 /// Begins the definition of a kernel: its one argument is a struct that the host mirrors field by field.
 #define KERNEL(name, Arguments, max_threads, min_blocks)                                                               \
     extern "C" __global__ void __launch_bounds__(max_threads, min_blocks) name(const __grid_constant__ Arguments args)
@@ -46,6 +48,15 @@ DEVICE void wait_for_earlier_kernels() {
 DEVICE void let_next_kernel_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Says whether the graph's loop of this handle goes round once more; 0 is no loop.
+DEVICE void repeat_loop(uint64_t handle, bool more) {
+#ifdef __CUDA_ARCH__
+    if (handle != 0) cudaGraphSetConditional(handle, more);
+#else
+    (void)handle, (void)more;
 #endif
 }
 

@@ -70,10 +70,11 @@ impl DraftTree {
         }
         let depths = &depths[..rows];
         let mut first = [rows as u8; MOST_VERIFY_ROWS + 1];
-        for depth in 0..=depths[rows - 1] {
-            first[depth] = depths.partition_point(|&other| other < depth) as u8;
+        let depth = depths[rows - 1];
+        for (depth, first) in first.iter_mut().enumerate().take(depth + 1) {
+            *first = depths.partition_point(|&other| other < depth) as u8;
         }
-        Self { rows, parents, ranks, first, depth: depths[rows - 1] }
+        Self { rows, parents, ranks, first, depth }
     }
 
     /// One draft after another: the best draw of each of the next `drafts` codebooks.

@@ -4,6 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use overtone_core::tensor::FloatType;
 
 use crate::layout::Address;
+use crate::rounds::arguments::TreeArgument;
 
 /// Element types of tensors, numbered as `ElementType` in `kernels/float_types.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +72,10 @@ pub struct NormRowsArguments {
     pub normed: Address,
     /// Width in pairs of steps.
     pub pairs: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Streams of a round whose rows the columns are, in places by depth; 0 where columns stay where they are.
+    pub streams: u32,
+    /// The rows of a round.
+    pub tree: TreeArgument,
 }
 
 /// `ProductArguments` of `kernels/product.cuh`.
@@ -125,7 +128,7 @@ pub struct AttentionArguments {
     pub key_norm: Address,
     /// [positions, D / 2] of (cosine, sine).
     pub rotary: Address,
-    /// The layer's keys [streams, Nkv, positions, D].
+    /// The layer's keys [streams, Nkv, `cache_slots`, D].
     pub keys: Address,
     /// The layer's values, likewise.
     pub values: Address,
@@ -137,8 +140,10 @@ pub struct AttentionArguments {
     pub key_value_heads: u32,
     /// D.
     pub head_size: u32,
-    /// Slots of a head.
+    /// Positions that a row can have.
     pub positions: u32,
+    /// Slots of a head in the caches.
+    pub cache_slots: u32,
     /// Position of the first row.
     pub first_position: u32,
     /// Rows of each stream.
@@ -151,6 +156,8 @@ pub struct AttentionArguments {
     pub epsilon: f32,
     /// 1 / √D.
     pub scale: f32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Activations wider than their inputs: `PaddedActivations` of `kernels/begin.cu`.
@@ -163,6 +170,10 @@ pub struct PaddedActivations {
     pub inputs: u32,
     /// Width in pairs of steps.
     pub pairs: u32,
+    /// Columns for each slot.
+    pub columns: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `BeginArguments` of `kernels/begin.cu`.
@@ -181,6 +192,10 @@ pub struct BeginArguments {
     pub hidden: Address,
     /// [slots, Ht] float32.
     pub codec_sum: Address,
+    /// Round states, `[slots]`; 0 where the frame goes step by step.
+    pub rounds: Address,
+    /// The loop over rounds.
+    pub round_loop: Address,
     /// Rows that the launch is made for.
     pub slots: u32,
     /// H.
@@ -189,8 +204,12 @@ pub struct BeginArguments {
     pub talker_hidden_size: u32,
     /// Width of `hidden` in pairs.
     pub pairs: u32,
+    /// R.
+    pub codebook_count: u32,
+    /// Zero.
+    pub reserved: u32,
     /// Activations whose padding is to be zero.
-    pub padded: [PaddedActivations; 4],
+    pub padded: [PaddedActivations; 6],
 }
 
 /// `SampleArguments` of `kernels/sample.cu`.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use overtone_core::checkpoint::Checkpoint;
+use overtone_core::rounds::{self, Speculation};
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
@@ -15,16 +16,18 @@ use crate::driver::{
     BorrowedStream, Context, DeviceMemory, Driver, DriverError, Entered, Event, LaunchShape, OwnedStream,
     PinnedMemory, Unavailable, copy_device_to_host, launch, nvtx,
 };
-use crate::frame::{FrameBlock, FrameCounters, TensorReference};
+use crate::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
 use crate::graphs::{FrameGraphs, StreamMachine};
 use crate::kernels::{self, Kernel, Registry};
 use crate::layout::{Address, TableAddresses, WeightAddresses};
 use crate::load::{self, Progress, TableProjection, staging_bytes, weight_addresses};
 use crate::machine::Machine;
 use crate::plan::slots_for;
+use crate::rounds::arguments::RoundCounters;
+use crate::rounds::check_slots;
 use crate::support::{Unsupported, check_architecture, check_shared_memory};
 pub use planner::context_bytes;
-use planner::{Planner, persistent_bytes};
+use planner::{Places, Planner, persistent_bytes, round_counters_bytes};
 
 mod planner;
 
@@ -37,6 +40,8 @@ pub struct CudaOptions {
     pub float_type: FloatType,
     /// Largest number of rows of one frame.
     pub max_batch: usize,
+    /// What rounds draft and verify; `None` for frames that go step by step.
+    pub speculation: Option<Speculation>,
 }
 
 /// What goes wrong when an executor is made or used.
@@ -121,11 +126,16 @@ pub struct CudaExecutor {
     spec: ModelSpec,
     float_type: FloatType,
     max_batch: usize,
+    speculation: Option<Speculation>,
+    /// Whether frames go in rounds, as long as nobody records them.
+    in_rounds: bool,
     weights: WeightAddresses,
     weights_memory: Arc<DeviceMemory>,
     /// The frame block and, behind it, the counters: what outlives a frame.
     persistent: DeviceMemory,
     counters_copy: PinnedMemory,
+    /// What rounds counted, written by the device at the end of each stream.
+    round_counters: PinnedMemory,
     code_zero_table: Option<CodeZeroTable>,
     arena: Arena,
     /// Arenas of our own that callers' graphs work in.
@@ -149,8 +159,11 @@ impl CudaExecutor {
     ) -> Result<Self, CudaError> {
         let _range = nvtx::range(c"overtone load");
         let spec = checkpoint.spec().clone();
-        let CudaOptions { device, float_type, max_batch } = options;
+        let CudaOptions { device, float_type, max_batch, speculation } = options;
         check_architecture(&spec)?;
+        if let Some(speculation) = &speculation {
+            check_slots(spec.positions(), speculation)?;
+        }
         let driver = Driver::get()?;
         let device = driver.device(device)?;
         let context = Context::retain(driver, device)?;
@@ -162,9 +175,10 @@ impl CudaExecutor {
             float_type,
             weights: &unplaced_weights,
             max_batch,
+            speculation: speculation.as_ref(),
             shared_bytes_per_block,
         };
-        let shared = unplaced.plan(0, 0, max_batch).most_shared_bytes(max_batch);
+        let shared = unplaced.most_shared_bytes();
         check_shared_memory(shared, shared_bytes_per_block)?;
 
         let registry = Registry::load(&entered)?;
@@ -185,23 +199,31 @@ impl CudaExecutor {
             stream.synchronize(&entered)?;
         }
         let persistent = zeroed(&entered, &stream, persistent_bytes(max_batch))?;
-        let arena = zeroed(&entered, &stream, context_bytes(&spec, float_type, max_batch))?;
+        let context_bytes = context_bytes(&spec, float_type, max_batch, speculation.as_ref());
+        let arena = zeroed(&entered, &stream, context_bytes)?;
+        let round_counters = PinnedMemory::allocate(&entered, round_counters_bytes(max_batch))?;
         let counters_copy = PinnedMemory::allocate(&entered, size_of::<FrameCounters>())?;
         let code_zero_table = weights.code_zero_table.map(|table| loaded_code_zero_table(&table, &spec));
-        let planner =
-            Planner { spec: &spec, float_type, weights: &weights, max_batch, shared_bytes_per_block };
+        let planner = Planner { weights: &weights, ..unplaced };
+        let places = Places {
+            arena: arena.address(),
+            persistent: persistent.address(),
+            host_counters: round_counters.address(),
+        };
         // SAFETY: the graphs are dropped with the weights and the persistent memory, and made anew before the arena goes.
-        let graphs =
-            unsafe { planner.capture(&entered, &stream, &registry, arena.address(), persistent.address()) }?;
+        let graphs = unsafe { planner.capture(&entered, &stream, &registry, places) }?;
         drop(entered);
         Ok(Self {
             spec,
             float_type,
             max_batch,
+            speculation,
+            in_rounds: speculation.is_some(),
             weights,
             weights_memory: Arc::new(weights_memory),
             persistent,
             counters_copy,
+            round_counters,
             code_zero_table,
             arena: Arena::Own(arena),
             recorded_arenas: Vec::new(),
@@ -287,7 +309,7 @@ impl CudaExecutor {
 
     /// Bytes of the arena that a frame works in.
     pub fn required_context_bytes(&self) -> u64 {
-        context_bytes(&self.spec, self.float_type, self.max_batch)
+        context_bytes(&self.spec, self.float_type, self.max_batch, self.speculation.as_ref())
     }
 
     /// Works at `address` from the next frame on, or in memory of our own; the graphs are recorded anew. Frames that callers
@@ -373,7 +395,7 @@ impl CudaExecutor {
             }
         };
         // SAFETY: the graph's own addresses live as long as it; those in the frame block are the caller's word.
-        unsafe { self.graphs.for_batch(batch).launch(&entered, stream) }?;
+        unsafe { self.graphs.for_batch(batch, self.in_rounds).launch(&entered, stream) }?;
         if !self.queue.recorded {
             self.queue.block = Some((held, launches + 1));
         }
@@ -389,12 +411,33 @@ impl CudaExecutor {
     pub fn counters(&mut self) -> Result<FrameCounters, CudaError> {
         let entered = self.context.enter()?;
         let bytes = size_of::<FrameCounters>();
-        let from = counters_address(&self.persistent);
+        let from = counters_address(&self.persistent, self.max_batch);
         // SAFETY: the counters lie in the persistent memory, the copy has room for them, and both outlive the wait below.
         unsafe { copy_device_to_host(&entered, &self.stream, self.counters_copy.as_ptr(), from, bytes) }?;
         self.stream.synchronize(&entered)?;
         // SAFETY: the only copy into this memory has just completed.
         Ok(bytemuck::pod_read_unaligned(unsafe { self.counters_copy.as_slice() }))
+    }
+
+    /// What rounds counted for each row of the batch, as far as it has come back; nothing without speculation. Does not wait.
+    pub fn round_counters(&self) -> Vec<rounds::RoundCounters> {
+        let rows = if self.speculation.is_some() { self.max_batch } else { 0 };
+        let counters = self.round_counters.as_ptr().cast::<RoundCounters>();
+        // SAFETY: the memory holds as many counters. The device may write one at this moment: words of it may then be older
+        // than others, and no more.
+        let read = |row| unsafe { counters.add(row).read_volatile() };
+        (0..rows).map(|row| read(row).into()).collect()
+    }
+
+    /// Lets frames go in rounds from the next one on, or step by step; the codes are the same. Without speculation they always
+    /// go step by step.
+    pub const fn set_in_rounds(&mut self, in_rounds: bool) {
+        self.in_rounds = in_rounds && self.speculation.is_some();
+    }
+
+    /// Whether frames go in rounds.
+    pub const fn is_in_rounds(&self) -> bool {
+        self.in_rounds
     }
 
     fn planner(&self) -> Planner<'_> {
@@ -403,6 +446,7 @@ impl CudaExecutor {
             float_type: self.float_type,
             weights: &self.weights,
             max_batch: self.max_batch,
+            speculation: self.speculation.as_ref(),
             shared_bytes_per_block: self.context.device().properties().shared_memory_per_block_bytes,
         }
     }
@@ -413,9 +457,11 @@ impl CudaExecutor {
     /// As for [`Planner::capture`].
     unsafe fn capture(&self, entered: &Entered<'_>, arena: Address) -> Result<FrameGraphs, DriverError> {
         // SAFETY: the caller's condition.
-        unsafe {
-            self.planner().capture(entered, &self.stream, &self.registry, arena, self.persistent.address())
-        }
+        unsafe { self.planner().capture(entered, &self.stream, &self.registry, self.places(arena)) }
+    }
+
+    fn places(&self, arena: Address) -> Places {
+        Places { arena, persistent: self.persistent.address(), host_counters: self.round_counters.address() }
     }
 
     /// # Safety
@@ -428,7 +474,7 @@ impl CudaExecutor {
     ) -> Result<(), CudaError> {
         self.upload(entered, stream, frame)?;
         let slots = slots_for(frame.rows.len(), self.max_batch);
-        let plan = self.planner().plan(self.arena.address(), self.persistent.address(), slots);
+        let plan = self.planner().plan(self.places(self.arena.address()), slots);
         let mut machine = StreamMachine { entered, stream, registry: &self.registry };
         for work in plan.launches() {
             // SAFETY: the executor's own addresses live as long as it; the rest is the caller's word.
@@ -448,7 +494,8 @@ impl CudaExecutor {
     ) -> Result<(), DriverError> {
         let bytes = &mut self.queue.bytes;
         frame.write_to(bytes);
-        let launches = counters_address(&self.persistent) + offset_of!(FrameCounters, launches) as u64;
+        let launches =
+            counters_address(&self.persistent, self.max_batch) + offset_of!(FrameCounters, launches) as u64;
         let mut target = self.persistent.address();
         for part in bytes.chunks(UPLOAD_WORDS * size_of::<u32>()) {
             let mut arguments = UploadArguments::zeroed();
@@ -485,8 +532,8 @@ fn loaded_code_zero_table(table: &TableAddresses, spec: &ModelSpec) -> CodeZeroT
     }
 }
 
-fn counters_address(persistent: &DeviceMemory) -> Address {
-    persistent.address() + (persistent.bytes() - size_of::<FrameCounters>()) as u64
+const fn counters_address(persistent: &DeviceMemory, max_batch: usize) -> Address {
+    persistent.address() + block_bytes(max_batch) as u64
 }
 
 /// Memory of zeros, once the stream has come so far.

@@ -2,8 +2,12 @@
 //! batch. Nothing here allocates; [`crate::plan`] turns the addresses into launches.
 
 use bytemuck::{Pod, Zeroable};
+use overtone_core::rounds::DraftTree;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
+
+use crate::arguments::ElementType;
+use crate::rounds::arguments::{CodebookAddresses, RoundLoop, RoundState};
 
 /// A device address; 0 stands for nothing.
 pub type Address = u64;
@@ -166,6 +170,8 @@ pub struct WeightAddresses {
     pub projection: Option<(Address, Address)>,
     /// [positions, D / 2] of (cosine, sine), float32.
     pub rotary: Address,
+    /// [`CodebookAddresses`] of every codebook, for kernels that find out by themselves which one they work for.
+    pub codebooks: Address,
     /// Bytes of all of them.
     pub bytes: u64,
 }
@@ -211,7 +217,22 @@ impl WeightAddresses {
             (carver.take(shapes.projection.bytes(float_type)), carver.take(vector(spec.hidden_size)))
         });
         let rotary = carver.take(vector(spec.positions() * spec.head_size));
-        Self { layers, final_norm, heads, tables, code_zero_table, projection, rotary, bytes: carver.used() }
+        let codebooks = carver.take((spec.residual_codebooks * size_of::<CodebookAddresses>()) as u64);
+        let bytes = carver.used();
+        Self { layers, final_norm, heads, tables, code_zero_table, projection, rotary, codebooks, bytes }
+    }
+
+    /// What is to be at `codebooks`.
+    pub fn codebook_addresses(&self) -> Vec<CodebookAddresses> {
+        let entries = self.heads.iter().zip(&self.tables).map(|(head, table)| CodebookAddresses {
+            head: *head,
+            table: table.raw,
+            projected: table.projected,
+            table_type: ElementType::from(table.float_type) as u32,
+            projected_type: ElementType::from(table.projected_type) as u32,
+            ..CodebookAddresses::default()
+        });
+        entries.collect()
     }
 }
 
@@ -253,31 +274,58 @@ pub struct WorkspaceAddresses {
     pub gated_low: Address,
     /// Hidden rows on their way to the projection, activations.
     pub hidden: Address,
-    /// Keys [layers, slots, Nkv, positions, D].
+    /// Keys [layers, slots, Nkv, `cache_slots`, D].
     pub keys: Address,
     /// Values, likewise.
     pub values: Address,
-    /// [slots, V] float32.
+    /// Slots of a head in the caches: its positions, and with rounds a few more.
+    pub cache_slots: usize,
+    /// [slots, V] float32; with rounds [slots, rows, V].
     pub logits: Address,
     /// [slots, Ht] float32.
     pub codec_sum: Address,
+    /// What rounds need besides.
+    pub rounds: Option<RoundAddresses>,
     /// Bytes of all of them.
     pub bytes: u64,
 }
 
+/// What rounds need in the workspace.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundAddresses {
+    /// [`RoundState`] of every row of the batch.
+    pub states: Address,
+    /// [`RoundLoop`].
+    pub round_loop: Address,
+    /// What the heads read: activations, a tile of columns for each stream and depth.
+    pub normed: Address,
+    /// What drafts are made from: activations, a tile for each stream.
+    pub seeds: Address,
+    /// [slots, depth, V] float32.
+    pub draft_logits: Address,
+}
+
 impl WorkspaceAddresses {
-    /// Lays out the workspace of frames of up to `slots` rows from `base` on.
-    pub fn new(spec: &ModelSpec, float_type: FloatType, slots: usize, base: Address) -> Self {
+    /// Lays out the workspace of frames of up to `slots` rows from `base` on; `tree` is what their rounds verify, if they go in
+    /// rounds.
+    pub fn new(
+        spec: &ModelSpec,
+        float_type: FloatType,
+        slots: usize,
+        tree: Option<&DraftTree>,
+        base: Address,
+    ) -> Self {
         let mut carver = Carver::new(base);
         let shapes = MatrixShapes::new(spec);
-        let columns = PREFILL_ROWS * slots;
+        let rows = tree.map_or(1, DraftTree::rows);
+        let columns = PREFILL_ROWS.max(rows) * slots;
+        let cache_slots = spec.positions() + rows - 1;
         let floats = |rows: usize, width: usize| (rows * width * size_of::<f32>()) as u64;
         let activations = |matrix: MatrixShape, columns: usize| {
             let width = matrix.total_pairs() * PAIR;
             (columns.next_multiple_of(TILE_COLUMNS) * width * float_type.size()) as u64
         };
-        let cache =
-            (spec.layers * slots * spec.key_value_width() * spec.positions() * float_type.size()) as u64;
+        let cache = (spec.layers * slots * spec.key_value_width() * cache_slots * float_type.size()) as u64;
         let low = if float_type == FloatType::Float16 { activations(shapes.down, columns) } else { 0 };
         let hidden = if spec.projected { activations(shapes.projection, slots) } else { 0 };
         Self {
@@ -293,8 +341,16 @@ impl WorkspaceAddresses {
             hidden: carver.take(hidden),
             keys: carver.take(cache),
             values: carver.take(cache),
-            logits: carver.take(floats(slots, spec.codebook_size)),
+            cache_slots,
+            logits: carver.take(floats(slots * rows, spec.codebook_size)),
             codec_sum: carver.take(floats(slots, spec.talker_hidden_size)),
+            rounds: tree.map(|tree| RoundAddresses {
+                states: carver.take((slots * size_of::<RoundState>()) as u64),
+                round_loop: carver.take(size_of::<RoundLoop>() as u64),
+                normed: carver.take(activations(shapes.head, slots * (tree.depth() + 1) * TILE_COLUMNS)),
+                seeds: carver.take(activations(shapes.head, slots * TILE_COLUMNS)),
+                draft_logits: carver.take(floats(slots * tree.depth(), spec.codebook_size)),
+            }),
             bytes: carver.used(),
         }
     }

@@ -183,8 +183,12 @@ impl<M: Machine> Loader<'_, '_, M> {
             self.table(Name::CodeZeroTable, table, weights)?;
         }
         let rotary = rotary_table(spec);
-        // SAFETY: `load`'s condition: the table's memory is among the weights'.
-        unsafe { self.machine.write(weights.rotary, cast_slice(&rotary)) }.map_err(LoadError::Device)
+        let codebooks = weights.codebook_addresses();
+        // SAFETY: `load`'s condition: the memory of both is among the weights'.
+        unsafe {
+            self.machine.write(weights.rotary, cast_slice(&rotary)).map_err(LoadError::Device)?;
+            self.machine.write(weights.codebooks, cast_slice(&codebooks)).map_err(LoadError::Device)
+        }
     }
 
     /// Copies a tensor, as it is stored, to `target`.

@@ -4,6 +4,7 @@
 //! Columns are token rows: in the prefill row p of stream b is column p · slots + b, afterwards there is one per stream.
 
 use bytemuck::{NoUninit, bytes_of};
+use overtone_core::rounds::DraftTree;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
@@ -14,10 +15,11 @@ use crate::arguments::{
 use crate::frame::FrameHeader;
 use crate::kernels::Kernel;
 use crate::layout::{
-    Address, LayerAddresses, MatrixShape, MatrixShapes, PAIR, PREFILL_ROWS, RESIDUAL_SPLITS, RowState,
-    WeightAddresses, WorkspaceAddresses,
+    Address, LayerAddresses, MatrixShape, MatrixShapes, PAIR, PREFILL_ROWS, RESIDUAL_SPLITS, RoundAddresses,
+    RowState, TILE_COLUMNS, WeightAddresses, WorkspaceAddresses,
 };
 use crate::product::{attends_in_place, attention_shared_bytes, norm_shared_bytes, product_launch};
+use crate::rounds::arguments::{TreeArgument, TreeAttentionArguments};
 
 /// Columns up to which every block of a product normalises the residual stream itself: for more, a kernel of its own costs
 /// less. The arithmetic is the same.
@@ -27,9 +29,9 @@ const THREADS: u32 = 256;
 /// Threads of a warp.
 const WARP: usize = 32;
 /// Bytes of `SamplingShared` of `kernels/kept_set.cuh`.
-const SAMPLING_SHARED_BYTES: usize = 5264;
+pub(crate) const SAMPLING_SHARED_BYTES: usize = 5264;
 /// Bytes of the largest arguments that a frame's kernels take.
-const MOST_ARGUMENT_BYTES: usize = 256;
+const MOST_ARGUMENT_BYTES: usize = 264;
 
 /// The bytes of a kernel's one argument.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +84,13 @@ impl Launch {
         }
     }
 
+    /// As often, in the third direction of the grid.
+    #[must_use]
+    pub const fn repeated(mut self, times: usize) -> Self {
+        self.grid[2] = times as u32;
+        self
+    }
+
     /// With shared memory.
     #[must_use]
     pub fn shared(mut self, bytes: usize) -> Self {
@@ -113,61 +122,91 @@ pub struct FramePlan<'a> {
 
 /// One pass of the body.
 #[derive(Clone, Copy)]
-struct Pass {
-    /// j = 1 … R: the codebook that the pass leads to.
-    codebook: usize,
-    rows_per_stream: usize,
-    first_position: usize,
-    columns: usize,
+pub(crate) struct Pass {
+    pub(crate) columns: usize,
+    pub(crate) rows: PassRows,
+}
+
+/// The rows of each stream in a pass.
+#[derive(Clone, Copy)]
+pub(crate) enum PassRows {
+    /// At consecutive positions, the same for all streams.
+    Consecutive { count: usize, first_position: usize },
+    /// Those of a round.
+    Tree { states: Address, tree: TreeArgument, count: usize },
 }
 
 /// What a norm adds to the residual stream, and where it keeps the sum.
 #[derive(Clone, Copy)]
-struct Residual {
+pub(crate) struct Residual {
     from: Address,
     partial_count: usize,
     to: Address,
 }
 
 impl FramePlan<'_> {
-    /// All launches of a frame, in order.
+    /// All launches of a frame that goes step by step, in order.
     pub fn launches(&self) -> Vec<Launch> {
-        let mut launches = vec![self.begin()];
-        launches.extend(self.project_hidden());
+        let mut launches = self.start(None);
         for codebook in 1..=self.spec.residual_codebooks {
-            let (rows_per_stream, first_position) =
-                if codebook == 1 { (PREFILL_ROWS, 0) } else { (1, codebook) };
-            let columns = rows_per_stream * self.slots;
-            self.step(Pass { codebook, rows_per_stream, first_position, columns }, &mut launches);
+            let pass = if codebook == 1 { self.prefill() } else { self.step(codebook) };
+            self.body(pass, &mut launches);
+            // The row that a stream ends with has its logits computed.
+            let norm =
+                NormArguments { first_column: (pass.columns - self.slots) as u32, ..self.final_norm(pass) };
+            let head = ProductArguments {
+                weights: self.weights.heads[codebook - 1],
+                output: self.workspace.logits,
+                ..ProductArguments::default()
+            };
+            self.normalised(self.shapes().head, norm, self.slots, head, &mut launches);
+            launches.push(self.sample(codebook));
         }
-        for launch in launches.iter_mut().skip(1) {
-            launch.programmatic = true;
-        }
+        after_one_another(&mut launches);
         launches
+    }
+
+    /// The start of a frame; `rounds` is for one that goes in rounds: where they are, and what they verify.
+    pub(crate) fn start(&self, rounds: Option<(&RoundAddresses, &DraftTree)>) -> Vec<Launch> {
+        [self.begin(rounds)].into_iter().chain(self.project_hidden()).collect()
+    }
+
+    /// The two rows before `code_1`.
+    pub(crate) const fn prefill(&self) -> Pass {
+        Pass {
+            columns: PREFILL_ROWS * self.slots,
+            rows: PassRows::Consecutive { count: PREFILL_ROWS, first_position: 0 },
+        }
+    }
+
+    /// The one row before `code_codebook`.
+    const fn step(&self, codebook: usize) -> Pass {
+        Pass { columns: self.slots, rows: PassRows::Consecutive { count: 1, first_position: codebook } }
     }
 
     /// The most shared memory that any block of a frame of up to `max_batch` rows takes, in bytes.
     pub fn most_shared_bytes(&self, max_batch: usize) -> u32 {
         let sizes = slot_sizes(max_batch).flat_map(|slots| FramePlan { slots, ..*self }.launches());
-        sizes.map(|launch| launch.shared_bytes).max().unwrap_or(0)
+        most_shared_bytes(sizes)
     }
 
-    fn shapes(&self) -> MatrixShapes {
+    pub(crate) fn shapes(&self) -> MatrixShapes {
         MatrixShapes::new(self.spec)
     }
 
-    fn begin(&self) -> Launch {
+    fn begin(&self, rounds: Option<(&RoundAddresses, &DraftTree)>) -> Launch {
         let (shapes, workspace) = (self.shapes(), &self.workspace);
-        let padded = |activations: Address, matrix: MatrixShape| {
+        let padded = |activations: Address, matrix: MatrixShape, columns: usize| {
             let pairs = matrix.total_pairs();
-            let wider = activations != 0 && matrix.inputs < pairs * PAIR;
-            let (inputs, pairs) = (matrix.inputs as u32, pairs as u32);
-            if wider {
-                PaddedActivations { activations, inputs, pairs }
-            } else {
-                PaddedActivations::default()
+            if activations == 0 || matrix.inputs == pairs * PAIR {
+                return PaddedActivations::default();
             }
+            let (inputs, pairs, columns) = (matrix.inputs as u32, pairs as u32, columns as u32);
+            PaddedActivations { activations, inputs, pairs, columns, reserved: 0 }
         };
+        let columns = rounds.map_or(PREFILL_ROWS, |(_, tree)| tree.rows().max(PREFILL_ROWS));
+        let normed_columns = rounds.map_or(0, |(_, tree)| (tree.depth() + 1) * TILE_COLUMNS);
+        let address = |of: fn(&RoundAddresses) -> Address| rounds.map_or(0, |(rounds, _)| of(rounds));
         let projected = self.spec.projected;
         let arguments = BeginArguments {
             frame: self.frame,
@@ -176,15 +215,21 @@ impl FramePlan<'_> {
             residual: workspace.residual,
             hidden: if projected { workspace.hidden } else { 0 },
             codec_sum: workspace.codec_sum,
+            rounds: address(|rounds| rounds.states),
+            round_loop: address(|rounds| rounds.round_loop),
             slots: self.slots as u32,
             hidden_size: self.spec.hidden_size as u32,
             talker_hidden_size: self.spec.talker_hidden_size as u32,
             pairs: if projected { shapes.projection.total_pairs() as u32 } else { 0 },
+            codebook_count: self.spec.residual_codebooks as u32,
+            reserved: 0,
             padded: [
-                padded(workspace.normed, shapes.query_key_value),
-                padded(workspace.attended, shapes.output),
-                padded(workspace.gated, shapes.down),
-                padded(self.gated_low(), shapes.down),
+                padded(workspace.normed, shapes.query_key_value, columns),
+                padded(workspace.attended, shapes.output, columns),
+                padded(workspace.gated, shapes.down, columns),
+                padded(self.gated_low(), shapes.down, columns),
+                padded(address(|rounds| rounds.normed), shapes.head, normed_columns),
+                padded(address(|rounds| rounds.seeds), shapes.head, TILE_COLUMNS),
             ],
         };
         Launch::new(Kernel::Begin(self.float_type), [self.slots, 1], &arguments)
@@ -206,26 +251,17 @@ impl FramePlan<'_> {
         ))
     }
 
-    fn step(&self, pass: Pass, launches: &mut Vec<Launch>) {
+    /// All layers over the columns of a pass.
+    pub(crate) fn body(&self, pass: Pass, launches: &mut Vec<Launch>) {
         for (index, layer) in self.weights.layers.iter().enumerate() {
             self.layer(pass, index, layer, launches);
         }
-        // The row that a stream ends with has its logits computed.
-        let norm = NormArguments {
-            first_column: (pass.columns - self.slots) as u32,
-            ..self.norm(
-                pass,
-                self.weights.final_norm,
-                Residual { from: self.workspace.attended_residual, ..self.taken_in(0) },
-            )
-        };
-        let head = ProductArguments {
-            weights: self.weights.heads[pass.codebook - 1],
-            output: self.workspace.logits,
-            ..ProductArguments::default()
-        };
-        self.normalised(self.shapes().head, norm, self.slots, head, launches);
-        launches.push(self.sample(pass.codebook));
+    }
+
+    /// The norm behind the last layer, over all columns.
+    pub(crate) fn final_norm(&self, pass: Pass) -> NormArguments {
+        let residual = Residual { from: self.workspace.attended_residual, ..self.taken_in(0) };
+        self.norm(pass, self.weights.final_norm, residual)
     }
 
     fn layer(&self, pass: Pass, index: usize, layer: &LayerAddresses, launches: &mut Vec<Launch>) {
@@ -242,12 +278,23 @@ impl FramePlan<'_> {
         };
         let norm = self.norm(pass, layer.input_norm, residual);
         self.normalised(shapes.query_key_value, norm, pass.columns, query_key_value, launches);
-        let attention = self.attention_arguments(pass, index, layer);
+        let attention = self.attention_arguments(index, layer);
         let mut output = self.residual_product(pass, layer.output, workspace.attended);
-        if self.slots == 1 && attends_in_place(spec, self.float_type, self.shared_bytes_per_block) {
-            (output.activations, output.attention) = (0, attention);
-        } else {
-            launches.push(self.attention(&attention));
+        match pass.rows {
+            PassRows::Tree { states, tree, count } => {
+                let arguments = TreeAttentionArguments { attention, rounds: states, tree };
+                launches
+                    .push(self.attention(Kernel::AttentionTree(self.float_type), &arguments).repeated(count));
+            }
+            PassRows::Consecutive { count, first_position } => {
+                let (rows, first_position) = (count as u32, first_position as u32);
+                let attention = AttentionArguments { rows, first_position, ..attention };
+                if self.slots == 1 && attends_in_place(spec, self.float_type, self.shared_bytes_per_block) {
+                    (output.activations, output.attention) = (0, attention);
+                } else {
+                    launches.push(self.attention(Kernel::Attention(self.float_type), &attention));
+                }
+            }
         }
         launches.push(self.product(shapes.output, output));
         let gate_up = ProductArguments {
@@ -315,27 +362,35 @@ impl FramePlan<'_> {
             product.norm = norm;
         } else {
             product.activations = self.workspace.normed;
-            let arguments = NormRowsArguments {
-                norm,
-                normed: self.workspace.normed,
-                pairs: matrix.total_pairs() as u32,
-                reserved: 0,
-            };
-            launches.push(
-                Launch::new(Kernel::NormRows(self.float_type), [columns, 1], &arguments)
-                    .shared(norm_shared_bytes(self.spec)),
-            );
+            launches.push(self.norm_rows(
+                columns,
+                NormRowsArguments {
+                    norm,
+                    normed: self.workspace.normed,
+                    pairs: matrix.total_pairs() as u32,
+                    streams: 0,
+                    tree: TreeArgument::default(),
+                },
+            ));
         }
         launches.push(self.product(matrix, product));
+    }
+
+    /// The norm as a kernel of its own.
+    pub(crate) fn norm_rows(&self, columns: usize, arguments: NormRowsArguments) -> Launch {
+        Launch::new(Kernel::NormRows(self.float_type), [columns, 1], &arguments)
+            .shared(norm_shared_bytes(self.spec))
     }
 
     fn product(&self, matrix: MatrixShape, arguments: ProductArguments) -> Launch {
         product_launch(self.spec, self.float_type, matrix, arguments)
     }
 
-    fn attention_arguments(&self, pass: Pass, index: usize, layer: &LayerAddresses) -> AttentionArguments {
+    /// What attention of a layer is told, but for the rows of the pass.
+    fn attention_arguments(&self, index: usize, layer: &LayerAddresses) -> AttentionArguments {
         let (spec, workspace) = (self.spec, &self.workspace);
-        let cache = self.slots * spec.key_value_width() * spec.positions() * self.float_type.size() * index;
+        let slot_bytes = spec.key_value_width() * self.float_type.size();
+        let cache = index * self.slots * workspace.cache_slots * slot_bytes;
         AttentionArguments {
             projected: workspace.query_key_value,
             query_norm: layer.query_norm,
@@ -348,22 +403,22 @@ impl FramePlan<'_> {
             key_value_heads: spec.key_value_heads as u32,
             head_size: spec.head_size as u32,
             positions: spec.positions() as u32,
-            first_position: pass.first_position as u32,
-            rows: pass.rows_per_stream as u32,
+            cache_slots: workspace.cache_slots as u32,
             streams: self.slots as u32,
             pairs: self.shapes().output.total_pairs() as u32,
             epsilon: spec.rms_norm_epsilon,
             scale: 1.0 / (spec.head_size as f32).sqrt(),
+            ..AttentionArguments::default()
         }
     }
 
     /// Attention by itself: a block a key head and stream, a warp a query.
-    fn attention(&self, arguments: &AttentionArguments) -> Launch {
+    fn attention<T: NoUninit>(&self, kernel: Kernel, arguments: &T) -> Launch {
         let spec = self.spec;
         let queries = spec.query_heads / spec.key_value_heads;
         Launch {
             block: (queries * WARP) as u32,
-            ..Launch::new(Kernel::Attention(self.float_type), [spec.key_value_heads, self.slots], arguments)
+            ..Launch::new(kernel, [spec.key_value_heads, self.slots], arguments)
                 .shared(queries * attention_shared_bytes(spec, self.float_type))
         }
     }
@@ -392,6 +447,18 @@ impl FramePlan<'_> {
         Launch::new(Kernel::Sample, [self.slots, 1], &arguments)
             .shared(SAMPLING_SHARED_BYTES + size_of::<FrameHeader>() + spec.codebook_size * size_of::<u32>())
     }
+}
+
+/// Lets every launch but the first start while the one before it ends.
+pub(crate) fn after_one_another(launches: &mut [Launch]) {
+    for launch in launches.iter_mut().skip(1) {
+        launch.programmatic = true;
+    }
+}
+
+/// The most shared memory that a block of some launches takes, in bytes.
+pub(crate) fn most_shared_bytes(launches: impl Iterator<Item = Launch>) -> u32 {
+    launches.map(|launch| launch.shared_bytes).max().unwrap_or(0)
 }
 
 /// Rows that a graph is made for when a frame has `batch`: exactly so many up to sixteen, then the next multiple of eight,

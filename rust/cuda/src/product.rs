@@ -107,6 +107,11 @@ pub fn product_launch(
     Launch::new(kernel, grid, &arguments).shared(shared)
 }
 
+/// Shared memory of a block of `kernels/heads.cu`.
+pub const fn heads_shared_bytes() -> usize {
+    WARPS * TILE_SUMS * size_of::<f32>()
+}
+
 /// Shared memory of a block that normalises rows.
 pub const fn norm_shared_bytes(spec: &ModelSpec) -> usize {
     (spec.hidden_size.next_multiple_of(4) + 2 * WARPS) * size_of::<f32>()

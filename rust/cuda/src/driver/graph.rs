@@ -38,8 +38,7 @@ impl<'a> Capture<'a> {
     /// Ends the capture.
     pub fn finish(mut self) -> Result<Graph, DriverError> {
         self.finished = true;
-        let handle = self.end()?;
-        Ok(Graph { context: Arc::clone(self.entered.context()), handle })
+        Ok(Graph::owned(self.entered, self.end()?))
     }
 
     fn end(&self) -> Result<CUgraph, DriverError> {
@@ -74,6 +73,15 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
+    /// A graph that nothing else owns.
+    pub(super) fn owned(entered: &Entered<'_>, handle: CUgraph) -> Self {
+        Self { context: Arc::clone(entered.context()), handle }
+    }
+
+    pub(super) const fn handle(&self) -> CUgraph {
+        self.handle
+    }
+
     /// How many pieces of work were recorded.
     pub fn nodes(&self) -> Result<usize, DriverError> {
         let mut count = 0;
@@ -97,7 +105,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let handle = self.handle;
-        // SAFETY: a capture made it, and this is its only owner.
+        // SAFETY: this is its only owner.
         release(&self.context, "destroy a graph", || unsafe { sys::cuGraphDestroy(handle) });
     }
 }

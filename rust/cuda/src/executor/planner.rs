@@ -1,5 +1,6 @@
 //! What an executor's plans are made from, and the memory that they need.
 
+use overtone_core::rounds::Speculation;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
@@ -9,6 +10,8 @@ use crate::graphs::FrameGraphs;
 use crate::kernels::Registry;
 use crate::layout::{Address, WeightAddresses, WorkspaceAddresses};
 use crate::plan::FramePlan;
+use crate::rounds::RoundPlan;
+use crate::rounds::arguments::RoundCounters;
 
 /// What plans are made from.
 #[derive(Clone, Copy)]
@@ -17,22 +20,61 @@ pub(super) struct Planner<'a> {
     pub(super) float_type: FloatType,
     pub(super) weights: &'a WeightAddresses,
     pub(super) max_batch: usize,
+    pub(super) speculation: Option<&'a Speculation>,
     pub(super) shared_bytes_per_block: usize,
 }
 
+/// Memory that plans have addresses of.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    pub(super) arena: Address,
+    /// The frame block and, behind it, the counters.
+    pub(super) persistent: Address,
+    /// Counters of rounds that the host can read.
+    pub(super) host_counters: Address,
+}
+
 impl<'a> Planner<'a> {
-    /// The plan of frames of `slots` rows that work in the arena at `arena` and find their block at `persistent`.
-    pub(super) fn plan(self, arena: Address, persistent: Address, slots: usize) -> FramePlan<'a> {
+    /// The plan of frames of `slots` rows that go step by step.
+    pub(super) fn plan(self, places: Places, slots: usize) -> FramePlan<'a> {
+        let tree = self.speculation.map(|speculation| &speculation.tree);
         FramePlan {
             spec: self.spec,
             float_type: self.float_type,
             weights: self.weights,
-            workspace: WorkspaceAddresses::new(self.spec, self.float_type, self.max_batch, arena),
-            frame: persistent,
-            counters: persistent + block_bytes(self.max_batch) as u64,
+            workspace: WorkspaceAddresses::new(
+                self.spec,
+                self.float_type,
+                self.max_batch,
+                tree,
+                places.arena,
+            ),
+            frame: places.persistent,
+            counters: places.persistent + block_bytes(self.max_batch) as u64,
             slots,
             shared_bytes_per_block: self.shared_bytes_per_block,
         }
+    }
+
+    /// The plan of frames of `slots` rows that go in rounds, whose loop has no handle yet.
+    pub(super) fn rounds(self, places: Places, slots: usize) -> Option<RoundPlan<'a>> {
+        let frame = self.plan(places, slots);
+        Some(RoundPlan {
+            speculation: self.speculation?,
+            addresses: frame.workspace.rounds?,
+            counters: frame.counters + size_of::<FrameCounters>() as u64,
+            host_counters: places.host_counters,
+            conditional: 0,
+            frame,
+        })
+    }
+
+    /// The most shared memory that any block of a frame takes, in bytes.
+    pub(super) fn most_shared_bytes(self) -> u32 {
+        let nowhere = Places { arena: 0, persistent: 0, host_counters: 0 };
+        let steps = self.plan(nowhere, self.max_batch).most_shared_bytes(self.max_batch);
+        let rounds = self.rounds(nowhere, self.max_batch);
+        steps.max(rounds.map_or(0, |rounds| rounds.most_shared_bytes(self.max_batch)))
     }
 
     /// Records the graphs of all sizes.
@@ -44,22 +86,33 @@ impl<'a> Planner<'a> {
         entered: &Entered<'_>,
         stream: &OwnedStream,
         registry: &Registry,
-        arena: Address,
-        persistent: Address,
+        places: Places,
     ) -> Result<FrameGraphs, DriverError> {
         let _range = nvtx::range(c"overtone capture");
-        let plan = |slots| self.plan(arena, persistent, slots);
+        let plan = |slots| self.plan(places, slots);
+        let rounds = |slots| self.rounds(places, slots);
         // SAFETY: the caller's condition.
-        unsafe { FrameGraphs::capture(entered, stream, registry, self.max_batch, plan) }
+        unsafe { FrameGraphs::capture(entered, stream, registry, self.max_batch, plan, rounds) }
     }
 }
 
 /// Bytes of the arena of frames of up to `max_batch` rows.
-pub fn context_bytes(spec: &ModelSpec, float_type: FloatType, max_batch: usize) -> u64 {
-    WorkspaceAddresses::new(spec, float_type, max_batch, 0).bytes
+pub fn context_bytes(
+    spec: &ModelSpec,
+    float_type: FloatType,
+    max_batch: usize,
+    speculation: Option<&Speculation>,
+) -> u64 {
+    let tree = speculation.map(|speculation| &speculation.tree);
+    WorkspaceAddresses::new(spec, float_type, max_batch, tree, 0).bytes
 }
 
-/// Bytes of the frame block and the counters.
+/// Bytes of the counters of rounds.
+pub(super) const fn round_counters_bytes(max_batch: usize) -> usize {
+    max_batch * size_of::<RoundCounters>()
+}
+
+/// Bytes of the frame block and all counters.
 pub(super) const fn persistent_bytes(max_batch: usize) -> u64 {
-    (block_bytes(max_batch) + size_of::<FrameCounters>()) as u64
+    (block_bytes(max_batch) + size_of::<FrameCounters>() + round_counters_bytes(max_batch)) as u64
 }

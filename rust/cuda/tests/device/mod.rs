@@ -1,11 +1,13 @@
 //! Frames on a real device, without Python. Where there is none, there is nothing to test.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overtone_core::checkpoint::Checkpoint;
+use overtone_core::rounds::Speculation;
 use overtone_core::tensor::FloatType;
 use overtone_cuda::driver::{BorrowedStream, Context, DeviceMemory, Driver, Entered, Event};
 use overtone_cuda::executor::{CudaExecutor, CudaOptions, Taken};
@@ -27,7 +29,16 @@ pub fn context() -> Option<(MutexGuard<'static, ()>, Arc<Context>)> {
 }
 
 pub fn load(checkpoint: &Checkpoint<'_>, float_type: FloatType, max_batch: usize) -> CudaExecutor {
-    let options = CudaOptions { device: 0, float_type, max_batch };
+    load_with(checkpoint, float_type, max_batch, None)
+}
+
+pub fn load_with(
+    checkpoint: &Checkpoint<'_>,
+    float_type: FloatType,
+    max_batch: usize,
+    speculation: Option<Speculation>,
+) -> CudaExecutor {
+    let options = CudaOptions { device: 0, float_type, max_batch, speculation };
     CudaExecutor::load(checkpoint, options, &mut |_, _| ControlFlow::Continue(())).unwrap()
 }
 

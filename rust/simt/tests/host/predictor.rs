@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use overtone_core::checkpoint::Checkpoint;
+use overtone_core::rounds::{self, Speculation};
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 use overtone_cuda::arguments::ElementType;
@@ -10,6 +11,8 @@ use overtone_cuda::frame::{FrameBlock, FrameCounters, TensorReference, block_byt
 use overtone_cuda::layout::{Address, WeightAddresses, WorkspaceAddresses};
 use overtone_cuda::load::{load, staging_bytes, weight_addresses};
 use overtone_cuda::plan::FramePlan;
+use overtone_cuda::rounds::RoundPlan;
+use overtone_cuda::rounds::arguments::RoundCounters;
 use overtone_simt::MAX_SHARED_BYTES;
 
 use super::fixtures::rows::{Extents, Outputs, Predicted, Row, UNWRITTEN};
@@ -22,6 +25,10 @@ pub struct Predictor {
     pub weights: WeightAddresses,
     _memory: Memory,
     pub host: Host,
+    /// What rounds draft; `None` for frames that go step by step.
+    pub speculation: Option<Speculation>,
+    /// What the last frame's rounds counted, for each row.
+    pub counted: Vec<rounds::RoundCounters>,
 }
 
 /// A frame's tensors; what a frame does not write stays as [`UNWRITTEN`] says.
@@ -61,7 +68,9 @@ impl Predictor {
         // SAFETY: both memories are as large as they have to be.
         unsafe { load(&mut host, checkpoint, float_type, &weights, staging.address(), &mut progress) }
             .unwrap();
-        Self { spec: checkpoint.spec().clone(), float_type, weights, _memory: memory, host }
+        let spec = checkpoint.spec().clone();
+        let (speculation, counted) = (None, Vec::new());
+        Self { spec, float_type, weights, _memory: memory, host, speculation, counted }
     }
 
     /// Type of the codec tables.
@@ -80,9 +89,14 @@ impl Predictor {
         ]
     }
 
+    fn layout(&self, slots: usize, base: Address) -> WorkspaceAddresses {
+        let tree = self.speculation.as_ref().map(|speculation| &speculation.tree);
+        WorkspaceAddresses::new(&self.spec, self.float_type, slots, tree, base)
+    }
+
     /// A workspace for launches made for `slots` rows, full of NaN.
     pub fn workspace(&self, slots: usize) -> Memory {
-        Memory::filled(WorkspaceAddresses::new(&self.spec, self.float_type, slots, 0).bytes, 0xff)
+        Memory::filled(self.layout(slots, 0).bytes, 0xff)
     }
 
     /// Runs one frame with launches made for `slots` rows.
@@ -96,13 +110,36 @@ impl Predictor {
             spec: &self.spec,
             float_type: self.float_type,
             weights: &self.weights,
-            workspace: WorkspaceAddresses::new(&self.spec, self.float_type, slots, workspace.address()),
+            workspace: self.layout(slots, workspace.address()),
             frame: block.address(),
             counters: counters.address(),
             slots,
             shared_bytes_per_block: MAX_SHARED_BYTES,
         };
-        self.host.go(&plan.launches());
+        let Some(speculation) = &self.speculation else {
+            self.host.go(&plan.launches());
+            return counters.read(1)[0];
+        };
+        let round_counters = Memory::zeroed((slots * size_of::<RoundCounters>()) as u64);
+        let host_counters = Memory::zeroed((slots * size_of::<RoundCounters>()) as u64);
+        let addresses = plan.workspace.rounds.unwrap();
+        let launches = RoundPlan {
+            frame: plan,
+            speculation,
+            addresses,
+            counters: round_counters.address(),
+            host_counters: host_counters.address(),
+            conditional: 0,
+        }
+        .launches();
+        self.host.go(&launches.before);
+        // As many as a frame without a single draft takes: those after the last are to change nothing.
+        for _ in 1..self.spec.residual_codebooks {
+            self.host.go(&launches.round);
+        }
+        let counted = round_counters.read::<RoundCounters>(slots);
+        assert_eq!(counted, host_counters.read::<RoundCounters>(slots));
+        self.counted = counted.into_iter().map(Into::into).collect();
         counters.read(1)[0]
     }
 
