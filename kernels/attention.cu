@@ -36,7 +36,7 @@ template <typename T> DEVICE void attention_tree(const TreeAttentionArguments& a
     const int warp = threadIdx.x / WARP, queries = attention.query_heads / attention.key_value_heads;
     const int query_head = blockIdx.x * queries + warp, stream = blockIdx.y, row = blockIdx.z;
     Attention<T> head(attention, query_head, stream, memory + warp * Attention<T>::shared_bytes(attention));
-    // The round before wrote these, and kernels that waited for it have let this one start.
+    // The round before wrote this, and has ended.
     const RoundState& round = reinterpret_cast<const RoundState*>(arguments.rounds)[stream];
     const int pending = round.committed + 1; // position
     if (pending < static_cast<int>(attention.positions))
@@ -45,12 +45,10 @@ template <typename T> DEVICE void attention_tree(const TreeAttentionArguments& a
     wait_for_earlier_kernels();
     if (pending >= static_cast<int>(attention.positions) || round.drafts[row] == NO_DRAFT) return;
     wait_for_copies();
-    const int depth = tree.depths[row];
+    const int depth = tree.depths[row], own_slot = head.keeps_cache() ? round.row_slots[row] : -1;
     for (int above = 0; above <= depth; ++above) {
         if (above > 0) head.load_turns(pending + above);
-        const bool own = above == depth;
-        head.take_in(tree.ancestor(row, above), pending + above,
-                     own && head.keeps_cache() ? static_cast<int>(round.row_slots[row]) : -1);
+        head.take_in(tree.ancestor(row, above), pending + above, above == depth ? own_slot : -1);
     }
     T* const attended = reinterpret_cast<T*>(attention.attended);
     head.attend_from(pending + depth, [&](int element, float value, float next) {

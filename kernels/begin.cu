@@ -16,7 +16,7 @@ struct PaddedActivations {
     uint32_t reserved;
 };
 
-CONSTANT int PADDED_BUFFERS = 6;
+CONSTANT int PADDED_BUFFERS = 5;
 
 struct BeginArguments {
     uint64_t frame; // FrameBlock

@@ -65,8 +65,7 @@ DEVICE float largest_x_of(uint64_t largest, float temperature) {
 
 /// The drawn code, or -1 for a row that has none.
 DEVICE int64_t draw(const float* logits, uint32_t entries, const RowState& state, uint32_t codebook, uint32_t* ranks,
-                    SamplingShared& shared) {
-    BlockReduction block = {shared.parts, 0};
+                    SamplingShared& shared, BlockReduction& block) {
     const auto logit_at = [&](uint32_t index) { return logits[index]; };
     const uint64_t largest = look(logit_at, entries, state.temperature, GreedyRanks::Skip, ranks, block);
     if (largest == FAILED || state.parameters_out_of_range) return -1;

@@ -43,6 +43,17 @@ DEVICE float load_float(const void* array, int64_t index, uint32_t type) {
     }
 }
 
+/// Elements `index` to `index` + 3 of an array of floats of some type; `index` is a multiple of four, the array aligned to them.
+DEVICE float4 load_four(const void* array, int64_t index, uint32_t type) {
+    if (type == ELEMENT_FLOAT32) return static_cast<const float4*>(array)[index / 4];
+    const uint2 words = static_cast<const uint2*>(array)[index / 4];
+    if (type == ELEMENT_FLOAT16)
+        return make_float4(float_of_float16(static_cast<uint16_t>(words.x)), float_of_float16(words.x >> 16),
+                           float_of_float16(static_cast<uint16_t>(words.y)), float_of_float16(words.y >> 16));
+    return make_float4(float_of(words.x << 16), float_of(words.x & 0xffff0000u), float_of(words.y << 16),
+                       float_of(words.y & 0xffff0000u));
+}
+
 /// Stores a float in an array of some floating-point type, rounded once.
 DEVICE void store_float(void* array, int64_t index, uint32_t type, float value) {
     switch (type) {

@@ -1,7 +1,6 @@
 // The norm by itself, one block a row: for batches whose rows are too many for every block of a product to normalise.
 
 #include "norm.cuh"
-#include "rounds.cuh"
 
 namespace overtone {
 
@@ -10,16 +9,12 @@ struct NormRowsArguments {
     uint64_t normed; // activations of T, `pairs` pairs wide
     uint32_t pairs;
     uint32_t streams; // not 0: columns are rows of rounds, and go to where the heads look for them
-    DraftTree tree;
 };
 
-/// Column of a row's activations: its own, or of a round's row r of stream b its place among those of its depth, which have a
-/// tile of columns for themselves.
+/// Column of a row's activations: its own, or of a round's row r of stream b column r of the stream's own tile.
 DEVICE uint32_t column_of(const NormRowsArguments& arguments, uint32_t column) {
     if (arguments.streams == 0) return column;
-    const DraftTree& tree = arguments.tree;
-    const uint32_t row = column / arguments.streams, stream = column % arguments.streams, depth = tree.depths[row];
-    return (stream * (tree.depth + 1) + depth) * TILE_COLUMNS + row - tree.first[depth];
+    return column % arguments.streams * TILE_COLUMNS + column / arguments.streams;
 }
 
 template <typename T> DEVICE void norm_rows(const NormRowsArguments& arguments) {

@@ -1,12 +1,14 @@
 // Speculative rounds as the kernels see them: rust/core/src/rounds.rs tells what they are, rust/cuda/src/rounds.rs launches
 // them and mirrors what is declared here.
 //
-//     draft heads -> draft -> embed_rows -> the body -> verify heads -> draw_rows -> settle
+//     the body -> heads -> draw_rows -> settle
 //
 // A stream that has drawn m codes holds code_m, which no pass has read yet. Row 0 of its round feeds that code, at position
-// m + 1; the other rows feed drafts, each behind the rows it hangs under. Row r goes through Head[m + depth of r]. Every
-// kernel reads from the stream's `RoundState` how far it is: streams advance at their own pace, nothing is known to the host.
-// A stream that is done, or takes no part, has m = R, and every kernel leaves it alone.
+// m + 1; the other rows feed drafts, each behind the rows it hangs under. Row r, d codebooks ahead, goes through
+// Head[m + d], and draws. It also goes through the heads behind that one: should it be the last row accepted, the next
+// round's drafts are there already. Every kernel reads from the stream's `RoundState` how far it is: streams advance at their
+// own pace, and nothing is known to the host. A stream that is done, or takes no part, has m = R, and every kernel leaves it
+// alone.
 
 #pragma once
 
@@ -29,10 +31,12 @@ struct DraftTree {
     uint8_t parents[MOST_VERIFY_ROWS];
     uint8_t ranks[MOST_VERIFY_ROWS]; // among the proposals for the row's codebook
     uint8_t depths[MOST_VERIFY_ROWS]; // codebooks ahead of the pending code
-    uint8_t first[MOST_VERIFY_ROWS + 1]; // rows of depth d: first[d] up to first[d + 1]
     uint8_t rows;
     uint8_t depth; // of the deepest row
-    uint8_t reserved[5];
+    uint8_t reserved[6];
+
+    /// Heads that some row goes through: the one that row 0 draws from, and as many behind it as the deepest row drafts.
+    DEVICE int heads() const { return 2 * depth + 1; }
 
     /// The row that `row` hangs under, or itself, at `of_depth`.
     DEVICE int ancestor(int row, int of_depth) const {
@@ -64,11 +68,15 @@ struct alignas(16) RoundState {
     uint32_t accepted; // of those
     int32_t drafts[MOST_VERIFY_ROWS]; // the code that a row feeds
     int32_t drawn[MOST_VERIFY_ROWS]; // the code that a row draws
-    int32_t proposals[MOST_VERIFY_ROWS - 1][MOST_VERIFY_ROWS]; // by depth - 1 and rank
     uint8_t slots[MOST_ROUND_SLOTS]; // of each position
     uint8_t row_slots[MOST_VERIFY_ROWS]; // of this round's rows
 
     DEVICE bool is_done(uint32_t codebooks) const { return committed >= codebooks; }
+};
+
+/// What a row would have drafted behind it: by codebooks ahead of the one it draws, less one, and by rank.
+struct RowProposals {
+    int32_t codes[MOST_VERIFY_ROWS - 1][MOST_VERIFY_ROWS];
 };
 
 /// Where a loop over rounds stands, for all streams of a frame.
@@ -87,13 +95,10 @@ struct RoundCounters {
 };
 
 /// The lowest free slots, for the rows of the next round.
-DEVICE void give_out_slots(RoundState& state) {
-    uint64_t used = state.used;
-    for (int row = 0; row < MOST_VERIFY_ROWS; ++row) {
-        int slot = 0;
-        while (used >> slot & 1) ++slot;
-        used |= 1ull << slot;
-        state.row_slots[row] = static_cast<uint8_t>(slot);
+DEVICE void give_out_slots(RoundState& state, int rows) {
+    const uint64_t used = state.used;
+    for (int row = 0, slot = 0; row < rows; ++slot) {
+        if (!(used >> slot & 1)) state.row_slots[row++] = static_cast<uint8_t>(slot);
     }
 }
 

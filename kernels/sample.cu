@@ -79,7 +79,8 @@ DEVICE void sample(const SampleArguments& arguments) {
     if (state.active) {
         const float* const logits =
             reinterpret_cast<const float*>(arguments.logits) + static_cast<int64_t>(row) * entries;
-        const int64_t drawn = draw(logits, entries, state, arguments.codebook, ranks, shared);
+        BlockReduction block = {shared.parts, 0};
+        const int64_t drawn = draw(logits, entries, state, arguments.codebook, ranks, shared, block);
         if (drawn < 0 && status == 0) status = static_cast<int32_t>(arguments.codebook);
         const uint32_t code = drawn < 0 ? 0 : static_cast<uint32_t>(drawn);
         embed(arguments, frame, row, code);

@@ -1,72 +1,36 @@
-// The end of a round: what its rows draw, and what follows from it.
+// The end of a round: what is accepted of what its rows drew, what follows from it, and the rows of the next round.
 //
 // A draft is accepted iff it equals what the row before it draws, by the arithmetic and with the noise of every draw: what is
 // committed is what the step-by-step loop would have drawn, from the same logits. Only committed draws may fail a row. One
 // that fails commits code 0, as it does there, and a draft of 0 behind it is accepted.
 
 #include "commit.cuh"
-#include "draw.cuh"
 #include "rounds.cuh"
 
 namespace overtone {
-
-struct DrawRowsArguments {
-    uint64_t rows; // RowState [slots]
-    uint64_t rounds; // RoundState [slots]
-    uint64_t logits; // [slots, rows of the tree, V] float32
-    uint32_t codebook_size; // V
-    uint32_t codebook_count; // R
-    DraftTree tree;
-};
-
-/// Block (stream, row): the draw of one row.
-DEVICE void draw_rows(const DrawRowsArguments& arguments) {
-    SHARED(unsigned char, memory);
-    SamplingShared& shared = *reinterpret_cast<SamplingShared*>(memory);
-    uint32_t* const ranks = reinterpret_cast<uint32_t*>(memory + sizeof(SamplingShared));
-    const uint32_t stream = blockIdx.x, row = blockIdx.y, entries = arguments.codebook_size;
-    wait_for_earlier_kernels();
-    let_next_kernel_start();
-    RoundState& round = reinterpret_cast<RoundState*>(arguments.rounds)[stream];
-    if (round.is_done(arguments.codebook_count) || round.drafts[row] == NO_DRAFT) return;
-    const RowState& state = reinterpret_cast<const RowState*>(arguments.rows)[stream];
-    const float* const logits = reinterpret_cast<const float*>(arguments.logits) +
-                                static_cast<int64_t>(stream * arguments.tree.rows + row) * entries;
-    const uint32_t codebook = round.committed + arguments.tree.depths[row] + 1;
-    const int64_t drawn = draw(logits, entries, state, codebook, ranks, shared);
-    if (threadIdx.x == 0) round.drawn[row] = drawn < 0 ? FAILED_DRAW : static_cast<int32_t>(drawn);
-}
 
 struct SettleArguments {
     uint64_t frame; // FrameBlock; its header alone is read
     uint64_t rows; // RowState [slots]
     uint64_t counters; // FrameCounters
     uint64_t rounds; // RoundState [slots]
+    uint64_t proposals; // RowProposals [slots, rows of the tree]
     uint64_t loop; // RoundLoop
     uint64_t round_counters; // RoundCounters [rows of the batch]
     uint64_t host_counters; // a copy of them in pinned host memory; 0: none
     uint64_t codebooks; // CodebookAddresses [R]
-    uint64_t logits; // [slots, rows of the tree, V] float32
+    uint64_t logits; // [slots, heads, rows of the tree, V] float32
     uint64_t codec_sum; // [slots, Ht] float32
-    uint64_t normed; // activations of T: a tile of columns for each stream and depth
-    uint64_t seeds; // activations of T: a tile for each stream, whose first column is what the next drafts are made from
+    uint64_t residual; // [rows of the tree * slots, H] float32; row r of stream b at r * slots + b
     uint64_t conditional; // handle of the loop over rounds; 0: the host counts them
     uint32_t codebook_size; // V
     uint32_t codebook_count; // R
     uint32_t talker_hidden_size;
-    uint32_t pairs; // width of the activations
+    uint32_t hidden_size;
     uint32_t prefill; // not 0: the pass was the prefill, which is no round
     uint32_t reserved;
     DraftTree tree;
 };
-
-/// A stream's state, copied by the whole block; complete after the next barrier.
-DEVICE void copy_state(const RoundState& from, RoundState& to) {
-    constexpr uint32_t PIECES = sizeof(RoundState) / sizeof(uint4);
-    static_assert(sizeof(RoundState) % sizeof(uint4) == 0 && PIECES <= SAMPLING_THREADS, "one piece a thread");
-    if (threadIdx.x < PIECES)
-        reinterpret_cast<uint4*>(&to)[threadIdx.x] = reinterpret_cast<const uint4*>(&from)[threadIdx.x];
-}
 
 /// What a round commits of one stream.
 struct Settled {
@@ -79,9 +43,19 @@ struct Settled {
 /// What the block's threads share.
 struct alignas(16) SettleShared {
     FrameHeader frame;
+    RowState row;
     RoundState round;
+    RowProposals proposals[MOST_VERIFY_ROWS];
+    CodebookAddresses codebooks[2 * MOST_VERIFY_ROWS]; // from the first that may be committed on
     Settled settled;
 };
+static_assert(sizeof(SettleShared) == 3632, "as rust/cuda/src/rounds.rs has it");
+
+/// Copies words with the whole block; they are complete after the next barrier.
+template <typename From> DEVICE void copy_words(const From* from, void* to, uint32_t bytes) {
+    for (uint32_t word = threadIdx.x; word < bytes / 4; word += SAMPLING_THREADS)
+        static_cast<uint32_t*>(to)[word] = reinterpret_cast<const uint32_t*>(from)[word];
+}
 
 /// By one thread: the rows along which drafts agree, and their draws.
 DEVICE void walk(const DraftTree& tree, const RoundState& round, int32_t status, Settled& settled) {
@@ -100,21 +74,36 @@ DEVICE void walk(const DraftTree& tree, const RoundState& round, int32_t status,
     settled.status = status;
 }
 
+/// The draft of a row of the next round: what the row accepted last proposed. Like all that it hangs under, it has to be there.
+DEVICE int32_t next_draft(const DraftTree& tree, const SettleShared& shared, int row) {
+    const Settled& settled = shared.settled;
+    if (row == 0) return static_cast<int32_t>(settled.codes[settled.count - 1]);
+    const RowProposals& proposals = shared.proposals[settled.rows[settled.count - 1]];
+    const int32_t own = proposals.codes[tree.depths[row] - 1][tree.ranks[row]];
+    bool there = own != NO_DRAFT;
+    for (int above = tree.parents[row]; above != 0; above = tree.parents[above])
+        there &= proposals.codes[tree.depths[above] - 1][tree.ranks[above]] != NO_DRAFT;
+    return there ? own : NO_DRAFT;
+}
+
 /// By one thread: the stream goes on behind what was committed.
 DEVICE void advance(const DraftTree& tree, const Settled& settled, bool prefill, RoundState& round) {
     if (!prefill) {
+        uint32_t drafted = 0;
+        for (int row = 1; row < tree.rows; ++row) drafted += round.drafts[row] != NO_DRAFT;
         round.rounds += 1;
-        for (int row = 1; row < tree.rows; ++row) round.drafted += round.drafts[row] != NO_DRAFT;
+        round.drafted += drafted;
         round.accepted += settled.count - 1;
     }
+    uint64_t used = round.used;
     for (uint32_t place = 0; place < settled.count; ++place) {
         const uint8_t slot = round.row_slots[settled.rows[place]];
         round.slots[round.committed + 1 + place] = slot;
-        round.used |= 1ull << slot;
+        used |= 1ull << slot;
     }
+    round.used = used;
     round.committed += settled.count;
-    round.drafts[0] = static_cast<int32_t>(settled.codes[settled.count - 1]);
-    give_out_slots(round);
+    give_out_slots(round, tree.rows);
 }
 
 /// By one thread, when the stream is done.
@@ -131,6 +120,11 @@ DEVICE void count_rounds(const SettleArguments& arguments, uint32_t stream, cons
 
 /// By one thread of each block: the last of them decides whether there is another round.
 DEVICE void end_round(RoundLoop& loop, uint64_t conditional, bool unfinished) {
+    if (gridDim.x == 1) {
+        loop.unfinished = unfinished;
+        repeat_loop(conditional, unfinished);
+        return;
+    }
     const uint32_t before = atomicAdd(&loop.settled, 1u + (static_cast<uint32_t>(unfinished) << 16));
     if ((before & 0xffffu) + 1 != gridDim.x) return;
     const uint32_t left = (before >> 16) + unfinished;
@@ -139,22 +133,43 @@ DEVICE void end_round(RoundLoop& loop, uint64_t conditional, bool unfinished) {
     repeat_loop(conditional, left != 0);
 }
 
+/// What the next round's rows feed, in the residual stream: a warp a row, four elements a lane at a time.
+DEVICE void embed_rows(const SettleArguments& arguments, uint32_t stream, const SettleShared& shared) {
+    static_assert(SAMPLING_WARPS >= MOST_VERIFY_ROWS, "a warp a row");
+    const uint32_t row = threadIdx.x / WARP, hidden_size = arguments.hidden_size;
+    const int32_t code = row < arguments.tree.rows ? next_draft(arguments.tree, shared, row) : NO_DRAFT;
+    if (code == NO_DRAFT) return;
+    const CodebookAddresses& from = shared.codebooks[shared.settled.count - 1 + arguments.tree.depths[row]];
+    const void* const table = reinterpret_cast<const void*>(from.projected);
+    const uint32_t type = from.projected_type;
+    float* const residual = reinterpret_cast<float*>(arguments.residual) +
+                            static_cast<int64_t>(row * gridDim.x + stream) * hidden_size;
+#pragma unroll 8
+    for (uint32_t index = threadIdx.x % WARP * 4; index < hidden_size; index += WARP * 4)
+        *reinterpret_cast<float4*>(residual + index) =
+            load_four(table, static_cast<int64_t>(code) * hidden_size + index, type);
+}
+
 /// Commits what a stream's round drew; true where more is to come.
-template <typename T> DEVICE bool settle_stream(const SettleArguments& arguments, uint32_t stream) {
+DEVICE bool settle_stream(const SettleArguments& arguments, uint32_t stream) {
     SHARED(SettleShared, shared);
     const FrameHeader& frame = shared->frame;
     RoundState& round = shared->round;
     Settled& settled = shared->settled;
-    RoundState& round_in_memory = reinterpret_cast<RoundState*>(arguments.rounds)[stream];
     RowState& row_state = reinterpret_cast<RowState*>(arguments.rows)[stream];
+    RoundState& round_in_memory = reinterpret_cast<RoundState*>(arguments.rounds)[stream];
     FrameCounters& counters = *reinterpret_cast<FrameCounters*>(arguments.counters);
     const DraftTree& tree = arguments.tree;
-    const bool prefill = arguments.prefill != 0;
+    const uint32_t codebooks = arguments.codebook_count, first = round_in_memory.committed + 1;
+    const bool done = first > codebooks, prefill = arguments.prefill != 0;
     copy_header(arguments.frame, shared->frame);
-    copy_state(round_in_memory, round);
-    __syncthreads();
-    const bool done = round.is_done(arguments.codebook_count);
-    if (!done && threadIdx.x == 0) walk(tree, round, row_state.status, settled);
+    copy_words(&row_state, &shared->row, sizeof(RowState));
+    copy_words(&round_in_memory, &round, sizeof(RoundState));
+    copy_words(reinterpret_cast<const RowProposals*>(arguments.proposals) + stream * tree.rows, shared->proposals,
+               tree.rows * sizeof(RowProposals));
+    const uint32_t left = done ? 0 : codebooks - first + 1, reach = tree.heads();
+    copy_words(reinterpret_cast<const CodebookAddresses*>(arguments.codebooks) + first - 1, shared->codebooks,
+               (left < reach ? left : reach) * sizeof(CodebookAddresses));
     __syncthreads();
     if (stream >= frame.batch) return false;
     if (prefill && stream == 0 && threadIdx.x == 0) finish_frame(frame, counters);
@@ -162,35 +177,27 @@ template <typename T> DEVICE bool settle_stream(const SettleArguments& arguments
         if (prefill && threadIdx.x == 0) finish_row(frame, counters, stream, false, 0);
         return false;
     }
+    if (threadIdx.x == 0) walk(tree, round, shared->row.status, settled);
+    __syncthreads();
 
-    const uint32_t first = round.committed + 1, count = settled.count, entries = arguments.codebook_size;
-    const uint32_t width = arguments.talker_hidden_size, codebooks = arguments.codebook_count;
-    const CodebookAddresses* const all = reinterpret_cast<const CodebookAddresses*>(arguments.codebooks);
+    const uint32_t count = settled.count, width = arguments.talker_hidden_size;
+    const bool ends = first + count > codebooks;
+    if (!ends) embed_rows(arguments, stream, *shared);
     float* const codec_sum = reinterpret_cast<float*>(arguments.codec_sum) + static_cast<int64_t>(stream) * width;
     const auto table = [&](uint32_t codebook) {
-        const CodebookAddresses& from = all[codebook - 1];
+        const CodebookAddresses& from = shared->codebooks[codebook - first];
         return EmbeddingTable{reinterpret_cast<const void*>(from.table), from.table_type};
     };
     take_in(frame, {stream, first, count, codebooks, settled.codes}, codec_sum, width, table,
             [](uint32_t, uint32_t, float) {});
-    const float* const logits =
-        reinterpret_cast<const float*>(arguments.logits) + static_cast<int64_t>(stream) * tree.rows * entries;
-    for (uint32_t place = 0; place < count; ++place)
-        keep_logits(frame, stream, first + place, logits + static_cast<int64_t>(settled.rows[place]) * entries,
-                    entries);
-    if (threadIdx.x < count) store_code(frame, row_state.codes, first + threadIdx.x, settled.codes[threadIdx.x]);
+    for (uint32_t place = 0; place < count; ++place) {
+        const int64_t row = (stream * tree.heads() + place) * tree.rows + settled.rows[place];
+        keep_logits(frame, stream, first + place,
+                    reinterpret_cast<const float*>(arguments.logits) + row * arguments.codebook_size,
+                    arguments.codebook_size);
+    }
+    if (threadIdx.x < count) store_code(frame, shared->row.codes, first + threadIdx.x, settled.codes[threadIdx.x]);
 
-    const uint32_t last = settled.rows[count - 1], depth = tree.depths[last];
-    const int64_t tile = activation_tile_elements(arguments.pairs);
-    const T* const normed =
-        reinterpret_cast<const T*>(arguments.normed) + (static_cast<int64_t>(stream) * (tree.depth + 1) + depth) * tile;
-    T* const seed = reinterpret_cast<T*>(arguments.seeds) + stream * tile;
-    for (uint32_t index = threadIdx.x; index < arguments.pairs * PAIR; index += blockDim.x)
-        seed[Fragments<T>::activation_index(0, index)] =
-            normed[Fragments<T>::activation_index(last - tree.first[depth], index)];
-
-    __syncthreads();
-    const bool ends = first + count > codebooks;
     if (threadIdx.x == 0) {
         row_state.status = settled.status;
         advance(tree, settled, prefill, round);
@@ -200,23 +207,36 @@ template <typename T> DEVICE bool settle_stream(const SettleArguments& arguments
         }
     }
     __syncthreads();
-    copy_state(round, round_in_memory);
+    if (threadIdx.x < tree.rows) round.drafts[threadIdx.x] = next_draft(tree, *shared, threadIdx.x);
+    __syncthreads();
+    copy_words(&round, &round_in_memory, sizeof(RoundState));
     return !ends;
 }
 
-template <typename T> DEVICE void settle(const SettleArguments& arguments) {
+/// Prefetches a word of every 2 MiB of the tables that may be wanted: which rows is not known yet, but the translation of an
+/// address takes longer than reading it.
+DEVICE void visit_pages(const SettleArguments& arguments, uint32_t stream) {
+    constexpr uint32_t PAGE_SHIFT = 21, THREADS_A_TABLE = 16;
+    const RoundState& round = reinterpret_cast<const RoundState*>(arguments.rounds)[stream];
+    const uint32_t place = threadIdx.x / THREADS_A_TABLE, entry = round.committed + place;
+    if (place > arguments.tree.depth || entry >= arguments.codebook_count) return;
+    const CodebookAddresses& from = reinterpret_cast<const CodebookAddresses*>(arguments.codebooks)[entry];
+    const uint64_t size = from.table_type == ELEMENT_FLOAT32 ? 4 : 2;
+    const uint64_t bytes = size * arguments.codebook_size * arguments.talker_hidden_size;
+    const uint64_t offset = static_cast<uint64_t>(threadIdx.x % THREADS_A_TABLE) << PAGE_SHIFT;
+    if (offset < bytes) prefetch(reinterpret_cast<const char*>(from.table) + offset);
+}
+
+DEVICE void settle(const SettleArguments& arguments) {
+    visit_pages(arguments, blockIdx.x);
     wait_for_earlier_kernels();
-    const bool unfinished = settle_stream<T>(arguments, blockIdx.x);
+    const bool unfinished = settle_stream(arguments, blockIdx.x);
     if (threadIdx.x == 0)
         end_round(*reinterpret_cast<RoundLoop*>(arguments.loop), arguments.conditional, unfinished);
 }
 
 } // namespace overtone
 
-using overtone::DrawRowsArguments;
 using overtone::SettleArguments;
 
-KERNEL(draw_rows, DrawRowsArguments, 256, 2) { overtone::draw_rows(args); }
-KERNEL(settle_f32, SettleArguments, 256, 2) { overtone::settle<float>(args); }
-KERNEL(settle_f16, SettleArguments, 256, 2) { overtone::settle<overtone::Float16>(args); }
-KERNEL(settle_bf16, SettleArguments, 256, 2) { overtone::settle<overtone::BFloat16>(args); }
+KERNEL(settle, SettleArguments, 256, 2) { overtone::settle(args); }

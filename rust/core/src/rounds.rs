@@ -185,16 +185,7 @@ impl Speculation {
         };
         Some(Self { tree, least_probability })
     }
-
-    /// Entries that a draft draws from at least where a row has top_k on: `top_k`, and for more than one proposal at least
-    /// [`WIDE_DRAFT_TOP_K`], since what the target keeps is not what the draft would.
-    pub const fn draft_top_k(top_k: u32, proposals: usize) -> u32 {
-        if top_k == 0 || proposals <= 1 || top_k >= WIDE_DRAFT_TOP_K { top_k } else { WIDE_DRAFT_TOP_K }
-    }
 }
-
-/// See [`Speculation::draft_top_k`].
-pub const WIDE_DRAFT_TOP_K: u32 = 128;
 
 /// Which slot of a stream's KV cache holds which position, so that nothing is moved: the slots of drafts that were not
 /// accepted are given out again.
@@ -332,13 +323,5 @@ mod tests {
             assert_eq!(Speculation::new(DraftShape::Chain, rows, None), None);
         }
         assert_eq!(Speculation::new(DraftShape::Siblings, 8, None).unwrap().tree, DraftTree::siblings(7));
-    }
-
-    #[test]
-    fn siblings_draw_from_more_entries_than_a_chain() {
-        assert_eq!(Speculation::draft_top_k(50, 1), 50);
-        assert_eq!(Speculation::draft_top_k(50, 7), 128);
-        assert_eq!(Speculation::draft_top_k(500, 7), 500);
-        assert_eq!(Speculation::draft_top_k(0, 7), 0);
     }
 }

@@ -4,7 +4,6 @@ use bytemuck::{Pod, Zeroable};
 use overtone_core::tensor::FloatType;
 
 use crate::layout::Address;
-use crate::rounds::arguments::TreeArgument;
 
 /// Element types of tensors, numbered as `ElementType` in `kernels/float_types.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +71,8 @@ pub struct NormRowsArguments {
     pub normed: Address,
     /// Width in pairs of steps.
     pub pairs: u32,
-    /// Streams of a round whose rows the columns are, in places by depth; 0 where columns stay where they are.
+    /// Streams of a round whose rows the columns are, and which have a tile each; 0 where columns stay where they are.
     pub streams: u32,
-    /// The rows of a round.
-    pub tree: TreeArgument,
 }
 
 /// `ProductArguments` of `kernels/product.cuh`.
@@ -209,7 +206,7 @@ pub struct BeginArguments {
     /// Zero.
     pub reserved: u32,
     /// Activations whose padding is to be zero.
-    pub padded: [PaddedActivations; 6],
+    pub padded: [PaddedActivations; 5],
 }
 
 /// `SampleArguments` of `kernels/sample.cu`.

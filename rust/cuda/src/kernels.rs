@@ -87,12 +87,10 @@ kernels! {
         Upload = "upload", 256, 2;
         /// Draws one code of every row from its logits.
         Sample = "sample", 256, 2;
-        /// Proposes drafts for the codebooks ahead of every stream.
-        Draft = "draft", 256, 2;
-        /// Makes drafts the rows of a verify pass.
-        EmbedRows = "embed_rows", 256, 2;
-        /// Draws one code of every row of a verify pass.
+        /// Draws one code of every row of a round, and what the row would draft behind it.
         DrawRows = "draw_rows", 256, 2;
+        /// Commits the draws of a round along which its drafts agree, and makes the rows of the next.
+        Settle = "settle", 256, 2;
         /// Converts a tensor to another element type.
         Convert = "convert", 256, 2;
     }
@@ -111,8 +109,6 @@ kernels! {
         AttentionTree = "attention_tree", 512, 1;
         /// The heads of a round: each stream's own.
         Heads = "heads", 256, 2;
-        /// Commits the draws of a round along which its drafts agree.
-        Settle = "settle", 256, 2;
         /// Many outputs of few inputs, normalised on the way in.
         ProductWideNorm = "product_wide_norm", 256, 2;
         /// Gate and up, normalised on the way in; silu(gate) · up on the way out.

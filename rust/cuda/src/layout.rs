@@ -7,7 +7,8 @@ use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
 use crate::arguments::ElementType;
-use crate::rounds::arguments::{CodebookAddresses, RoundLoop, RoundState};
+use crate::rounds::arguments::{CodebookAddresses, RoundLoop, RoundState, RowProposals};
+use crate::rounds::round_heads;
 
 /// A device address; 0 stands for nothing.
 pub type Address = u64;
@@ -280,7 +281,7 @@ pub struct WorkspaceAddresses {
     pub values: Address,
     /// Slots of a head in the caches: its positions, and with rounds a few more.
     pub cache_slots: usize,
-    /// [slots, V] float32; with rounds [slots, rows, V].
+    /// [slots, V] float32; with rounds [slots, heads, rows, V].
     pub logits: Address,
     /// [slots, Ht] float32.
     pub codec_sum: Address,
@@ -297,12 +298,10 @@ pub struct RoundAddresses {
     pub states: Address,
     /// [`RoundLoop`].
     pub round_loop: Address,
-    /// What the heads read: activations, a tile of columns for each stream and depth.
+    /// What the heads read: activations, a tile of columns for each stream.
     pub normed: Address,
-    /// What drafts are made from: activations, a tile for each stream.
-    pub seeds: Address,
-    /// [slots, depth, V] float32.
-    pub draft_logits: Address,
+    /// [`RowProposals`], [slots, rows].
+    pub proposals: Address,
 }
 
 impl WorkspaceAddresses {
@@ -318,6 +317,7 @@ impl WorkspaceAddresses {
         let mut carver = Carver::new(base);
         let shapes = MatrixShapes::new(spec);
         let rows = tree.map_or(1, DraftTree::rows);
+        let heads = tree.map_or(1, round_heads);
         let columns = PREFILL_ROWS.max(rows) * slots;
         let cache_slots = spec.positions() + rows - 1;
         let floats = |rows: usize, width: usize| (rows * width * size_of::<f32>()) as u64;
@@ -342,14 +342,13 @@ impl WorkspaceAddresses {
             keys: carver.take(cache),
             values: carver.take(cache),
             cache_slots,
-            logits: carver.take(floats(slots * rows, spec.codebook_size)),
+            logits: carver.take(floats(slots * heads * rows, spec.codebook_size)),
             codec_sum: carver.take(floats(slots, spec.talker_hidden_size)),
-            rounds: tree.map(|tree| RoundAddresses {
+            rounds: tree.map(|_| RoundAddresses {
                 states: carver.take((slots * size_of::<RoundState>()) as u64),
                 round_loop: carver.take(size_of::<RoundLoop>() as u64),
-                normed: carver.take(activations(shapes.head, slots * (tree.depth() + 1) * TILE_COLUMNS)),
-                seeds: carver.take(activations(shapes.head, slots * TILE_COLUMNS)),
-                draft_logits: carver.take(floats(slots * tree.depth(), spec.codebook_size)),
+                normed: carver.take(activations(shapes.head, slots * TILE_COLUMNS)),
+                proposals: carver.take((slots * rows * size_of::<RowProposals>()) as u64),
             }),
             bytes: carver.used(),
         }

@@ -205,7 +205,6 @@ impl FramePlan<'_> {
             PaddedActivations { activations, inputs, pairs, columns, reserved: 0 }
         };
         let columns = rounds.map_or(PREFILL_ROWS, |(_, tree)| tree.rows().max(PREFILL_ROWS));
-        let normed_columns = rounds.map_or(0, |(_, tree)| (tree.depth() + 1) * TILE_COLUMNS);
         let address = |of: fn(&RoundAddresses) -> Address| rounds.map_or(0, |(rounds, _)| of(rounds));
         let projected = self.spec.projected;
         let arguments = BeginArguments {
@@ -228,8 +227,7 @@ impl FramePlan<'_> {
                 padded(workspace.attended, shapes.output, columns),
                 padded(workspace.gated, shapes.down, columns),
                 padded(self.gated_low(), shapes.down, columns),
-                padded(address(|rounds| rounds.normed), shapes.head, normed_columns),
-                padded(address(|rounds| rounds.seeds), shapes.head, TILE_COLUMNS),
+                padded(address(|rounds| rounds.normed), shapes.head, TILE_COLUMNS),
             ],
         };
         Launch::new(Kernel::Begin(self.float_type), [self.slots, 1], &arguments)
@@ -369,7 +367,6 @@ impl FramePlan<'_> {
                     normed: self.workspace.normed,
                     pairs: matrix.total_pairs() as u32,
                     streams: 0,
-                    tree: TreeArgument::default(),
                 },
             ));
         }

@@ -6,10 +6,9 @@
 
 pub mod arguments;
 
-use overtone_core::rounds::{MOST_SLOTS, Speculation};
+use overtone_core::rounds::{DraftTree, MOST_SLOTS, Speculation};
 
 use crate::arguments::{NormArguments, NormRowsArguments};
-use crate::frame::FrameHeader;
 use crate::kernels::Kernel;
 use crate::layout::{Address, RoundAddresses};
 use crate::plan::{
@@ -18,13 +17,10 @@ use crate::plan::{
 };
 use crate::product::heads_shared_bytes;
 use crate::support::Unsupported;
-use arguments::{
-    DrawRowsArguments, EmbedRowsArguments, HeadsArguments, HeadsKind, RoundState, SettleArguments,
-    TreeArgument,
-};
+use arguments::{DrawRowsArguments, HeadsArguments, SettleArguments, TreeArgument};
 
-/// Bytes of `Settled` of `kernels/settle.cu`, padded.
-const SETTLED_BYTES: usize = 80;
+/// Bytes of `SettleShared` of `kernels/settle.cu`.
+const SETTLE_SHARED_BYTES: usize = 3632;
 
 /// What the launches of a frame in rounds are made from.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +55,8 @@ struct Verified {
     first_column: usize,
     /// Rows of each stream that draw.
     rows: usize,
-    /// Depths that those have.
-    depths: usize,
+    /// Heads that those go through.
+    heads: usize,
     prefill: bool,
 }
 
@@ -72,17 +68,18 @@ impl RoundPlan<'_> {
         let pass = frame.prefill();
         frame.body(pass, &mut before);
         let first_column = pass.columns - frame.slots;
-        self.verify(pass, Verified { first_column, rows: 1, depths: 1, prefill: true }, &mut before);
+        let heads = tree.depth() + 1;
+        self.verify(pass, Verified { first_column, rows: 1, heads, prefill: true }, &mut before);
 
-        let mut round = vec![self.heads(HeadsKind::Draft, tree.depth()), self.draft(), self.embed_rows()];
+        let mut round = Vec::new();
         let (states, rows) = (self.addresses.states, tree.rows());
         let pass = Pass {
             columns: rows * frame.slots,
             rows: PassRows::Tree { states, tree: self.tree(), count: rows },
         };
         frame.body(pass, &mut round);
-        let depths = tree.depth() + 1;
-        self.verify(pass, Verified { first_column: 0, rows, depths, prefill: false }, &mut round);
+        let heads = round_heads(tree);
+        self.verify(pass, Verified { first_column: 0, rows, heads, prefill: false }, &mut round);
         after_one_another(&mut before);
         after_one_another(&mut round);
         RoundLaunches { before, round }
@@ -121,81 +118,53 @@ impl RoundPlan<'_> {
                 normed: self.addresses.normed,
                 pairs: head.total_pairs() as u32,
                 streams: frame.slots as u32,
-                tree: self.tree(),
             },
         ));
-        launches.push(self.heads(HeadsKind::Verify, verified.depths));
+        launches.push(self.heads(verified));
         launches.push(self.draw_rows(verified.rows));
         launches.push(self.settle(verified.prefill));
     }
 
-    fn heads(&self, kind: HeadsKind, depths: usize) -> Launch {
+    /// The heads that rows draw from, and those that they draft from.
+    fn heads(&self, verified: Verified) -> Launch {
         let head = self.frame.shapes().head;
-        let (activations, output) = match kind {
-            HeadsKind::Verify => (self.addresses.normed, self.frame.workspace.logits),
-            HeadsKind::Draft => (self.addresses.seeds, self.addresses.draft_logits),
-        };
         let arguments = HeadsArguments {
             rounds: self.addresses.states,
             codebooks: self.frame.weights.codebooks,
-            activations,
-            output,
-            kind: kind as u32,
+            activations: self.addresses.normed,
+            output: self.frame.workspace.logits,
             codebook_count: self.codebook_count(),
             outputs: head.outputs as u32,
             row_tiles: head.row_tiles() as u32,
             pairs: head.total_pairs() as u32,
-            depths: depths as u32,
+            columns: verified.rows as u32,
+            heads: verified.heads as u32,
             tree: self.tree(),
         };
         Launch::new(Kernel::Heads(self.frame.float_type), [head.row_tiles(), 1], &arguments)
-            .repeated(depths * self.frame.slots)
+            .repeated(verified.heads * self.frame.slots)
             .shared(heads_shared_bytes())
     }
 
-    fn draft(&self) -> Launch {
-        let tree = &self.speculation.tree;
-        let arguments =
-            arguments::DraftArguments {
-                rows: self.frame.workspace.rows,
-                rounds: self.addresses.states,
-                codebooks: self.frame.weights.codebooks,
-                logits: self.addresses.draft_logits,
-                codebook_size: self.codebook_size(),
-                codebook_count: self.codebook_count(),
-                least_probability: self.speculation.least_probability.unwrap_or(0.0),
-                reserved: 0,
-                widths: std::array::from_fn(|place| {
-                    if place < tree.depth() { tree.width(place + 1) as u8 } else { 0 }
-                }),
-            };
-        Launch::new(Kernel::Draft, [self.frame.slots, tree.depth()], &arguments)
-            .shared(self.drawing_shared_bytes())
-    }
-
-    fn embed_rows(&self) -> Launch {
-        let arguments = EmbedRowsArguments {
-            rounds: self.addresses.states,
-            codebooks: self.frame.weights.codebooks,
-            residual: self.frame.workspace.residual,
-            codebook_count: self.codebook_count(),
-            hidden_size: self.frame.spec.hidden_size as u32,
-            tree: self.tree(),
-        };
-        Launch::new(Kernel::EmbedRows, [self.frame.slots, self.speculation.tree.rows()], &arguments)
-    }
-
     fn draw_rows(&self, rows: usize) -> Launch {
+        let tree = &self.speculation.tree;
+        let width = |ahead: usize| if ahead <= tree.depth() { tree.width(ahead) as u8 } else { 0 };
         let arguments = DrawRowsArguments {
             rows: self.frame.workspace.rows,
             rounds: self.addresses.states,
+            proposals: self.addresses.proposals,
+            codebooks: self.frame.weights.codebooks,
             logits: self.frame.workspace.logits,
             codebook_size: self.codebook_size(),
             codebook_count: self.codebook_count(),
+            least_probability: self.speculation.least_probability.unwrap_or(0.0),
+            reserved: 0,
+            widths: std::array::from_fn(|place| width(place + 1)),
             tree: self.tree(),
         };
         Launch::new(Kernel::DrawRows, [self.frame.slots, rows], &arguments)
-            .shared(self.drawing_shared_bytes())
+            .repeated(tree.depth() + 1)
+            .shared(SAMPLING_SHARED_BYTES + self.frame.spec.codebook_size * size_of::<u32>())
     }
 
     fn settle(&self, prefill: bool) -> Launch {
@@ -205,30 +174,30 @@ impl RoundPlan<'_> {
             rows: workspace.rows,
             counters: frame.counters,
             rounds: self.addresses.states,
+            proposals: self.addresses.proposals,
             round_loop: self.addresses.round_loop,
             round_counters: self.counters,
             host_counters: self.host_counters,
             codebooks: frame.weights.codebooks,
             logits: workspace.logits,
             codec_sum: workspace.codec_sum,
-            normed: self.addresses.normed,
-            seeds: self.addresses.seeds,
+            residual: workspace.residual,
             conditional: self.conditional,
             codebook_size: self.codebook_size(),
             codebook_count: self.codebook_count(),
             talker_hidden_size: frame.spec.talker_hidden_size as u32,
-            pairs: frame.shapes().head.total_pairs() as u32,
+            hidden_size: frame.spec.hidden_size as u32,
             prefill: u32::from(prefill),
             reserved: 0,
             tree: self.tree(),
         };
-        Launch::new(Kernel::Settle(frame.float_type), [frame.slots, 1], &arguments)
-            .shared(size_of::<FrameHeader>() + size_of::<RoundState>() + SETTLED_BYTES)
+        Launch::new(Kernel::Settle, [frame.slots, 1], &arguments).shared(SETTLE_SHARED_BYTES)
     }
+}
 
-    const fn drawing_shared_bytes(&self) -> usize {
-        SAMPLING_SHARED_BYTES + self.frame.spec.codebook_size * size_of::<u32>()
-    }
+/// Heads that some row of a round goes through: the one that row 0 draws from, and as many behind it as the deepest row drafts.
+pub(crate) const fn round_heads(tree: &DraftTree) -> usize {
+    2 * tree.depth() + 1
 }
 
 /// Checks that the caches of `positions` positions have names for the slots that rounds need.

@@ -3,7 +3,7 @@
 mod host;
 
 use host::fixtures::FLOAT_TYPES;
-use host::fixtures::model::{DEEP, Model, ODD, ODD_PROJECTED, TRUE_LAYER};
+use host::fixtures::model::{DEEP, LONG, Model, ODD, ODD_PROJECTED, TRUE_LAYER};
 use host::fixtures::rows::{Predicted, Row};
 use host::predictor::Predictor;
 use overtone_core::rounds::{DraftShape, DraftTree, Speculation};
@@ -36,9 +36,15 @@ fn check(spec: &ModelSpec, float_type: FloatType, windows: &[usize], batches: &[
                 for counted in &predictor.counted[..batch] {
                     let left = spec.residual_codebooks as u64 - 1;
                     assert_eq!((counted.frames, counted.codes), (1, left));
-                    assert_eq!(counted.rounds + counted.accepted, left, "a round draws one code and those accepted");
+                    assert_eq!(
+                        counted.rounds + counted.accepted,
+                        left,
+                        "a round draws one code and those accepted"
+                    );
                     assert!(counted.drafted >= counted.accepted);
                 }
+                let right = predictor.counted.iter().any(|counted| counted.accepted > 0);
+                assert!(*spec != LONG || right, "{shape:?} {window}: no draft was right");
             }
         }
     }
@@ -48,17 +54,20 @@ const BATCHES: [(usize, usize); 4] = [(1, 1), (2, 2), (3, 5), (9, 9)];
 
 #[test]
 fn rounds_change_nothing_in_float32() {
-    check(&ODD, FloatType::Float32, &[2, 3, 5, 8], &BATCHES);
+    check(&ODD, FloatType::Float32, &[2, 5], &BATCHES);
+    check(&LONG, FloatType::Float32, &[3, 8], &BATCHES[..3]);
 }
 
 #[test]
 fn rounds_change_nothing_in_bfloat16() {
-    check(&ODD, FloatType::BFloat16, &[2, 3, 5, 8], &BATCHES);
+    check(&ODD, FloatType::BFloat16, &[2, 5], &BATCHES);
+    check(&LONG, FloatType::BFloat16, &[3, 8], &BATCHES[..3]);
 }
 
 #[test]
 fn rounds_change_nothing_in_float16() {
-    check(&ODD, FloatType::Float16, &[2, 3, 5, 8], &BATCHES);
+    check(&ODD, FloatType::Float16, &[2, 5], &BATCHES);
+    check(&LONG, FloatType::Float16, &[3, 8], &BATCHES[..3]);
 }
 
 #[test]
@@ -78,9 +87,9 @@ fn rounds_change_nothing_at_the_true_size_of_a_layer() {
 
 #[test]
 fn a_tree_of_chains_and_siblings_changes_nothing() {
-    let model = Model::random(&ODD, FloatType::BFloat16);
+    let model = Model::random(&LONG, FloatType::BFloat16);
     let mut predictor = Predictor::load(&model.open(), FloatType::BFloat16);
-    let rows = Row::random_rows(&ODD, 3);
+    let rows = Row::random_rows(&LONG, 3);
     let expected = predictor.predict(&rows, 3);
     for drafts in [
         &[(0, 0), (0, 1), (1, 0), (1, 1), (3, 0)][..],

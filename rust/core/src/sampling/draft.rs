@@ -6,15 +6,18 @@ use super::draw::{DrawFailure, Sampler};
 use super::filter::{Entry, mass, mass_threshold};
 use super::gumbel::Noise;
 use super::params::SamplingParams;
-use crate::rounds::Speculation;
+
+/// How far below the largest x an entry may be and still be proposed, where the row's draws are filtered at all.
+pub const DRAFT_REACH: f32 = 4.0;
 
 /// Entries whose noise is made together.
 const LANES: usize = 8;
 
 impl Sampler {
     /// Fills `proposals` with the best draws for `codebook` from the row `logits`, best first: entries by (score descending,
-    /// index ascending), where the score is logits / temperature + noise, or the logit itself for a greedy row. top_p is not
-    /// applied, and top_k as [`Speculation::draft_top_k`] says.
+    /// index ascending), where the score is x + noise with x = logits / temperature, or the logit itself for a greedy row. Where
+    /// the row's draws are filtered, by top_k or top_p, only entries within [`DRAFT_REACH`] of the largest x are proposed:
+    /// which of them the filters would leave is not asked, since they will see other logits.
     ///
     /// `None` stands for an entry that is less probable than `least_probability` before any filter, and for one that is not
     /// there: a row that cannot be drawn has none.
@@ -67,13 +70,15 @@ impl Sampler {
             let finite = logits.iter().zip(0..).filter(|(logit, _)| **logit > f32::NEG_INFINITY);
             self.proposals.extend(finite.map(|(logit, index)| Entry::new(*logit, index)));
         } else {
+            let filtered = params.top_k() != 0 || params.top_p() < 1.0;
+            let reached = if filtered { largest - DRAFT_REACH } else { f32::MIN };
+            let within = self.quotients.iter().zip(0..).filter(|(x, _)| **x >= reached);
+            self.proposals.extend(within.map(|(x, index)| Entry::new(*x, index)));
             let noise = Noise::new(params.seed(), frame_index, codebook);
-            let top_k = Speculation::draft_top_k(params.top_k(), count);
-            self.kept_set.select(&self.quotients, largest, &params.with_filters(top_k, 1.0));
-            for chunk in self.kept_set.entries().chunks(LANES) {
-                let lanes: [_; LANES] = std::array::from_fn(|lane| *chunk.get(lane).unwrap_or(&chunk[0]));
-                for (entry, noise) in chunk.iter().zip(noise.at(lanes.map(Entry::index))) {
-                    self.proposals.push(Entry::new(entry.x() + noise, entry.index()));
+            for chunk in self.proposals.chunks_mut(LANES) {
+                let lanes: [_; LANES] = std::array::from_fn(|lane| chunk[lane.min(chunk.len() - 1)]);
+                for (entry, noise) in chunk.iter_mut().zip(noise.at(lanes.map(Entry::index))) {
+                    *entry = Entry::new(entry.x() + noise, entry.index());
                 }
             }
         }
@@ -130,12 +135,22 @@ mod tests {
     fn the_best_proposal_is_the_draw_itself() {
         let logits = wavy(200);
         for seed in 0..50 {
-            for top_k in [0, 1, 20, 150] {
-                let params = SamplingParams::new(0.8, top_k, 1.0, seed).unwrap();
-                let drawn = Sampler::new(200).draw(&logits, &params, 3, 5).unwrap();
-                assert_eq!(propose(&logits, params, 1, None), [Some(drawn)]);
-            }
+            let params = SamplingParams::new(0.8, 0, 1.0, seed).unwrap();
+            let drawn = Sampler::new(200).draw(&logits, &params, 3, 5).unwrap();
+            assert_eq!(propose(&logits, params, 1, None), [Some(drawn)]);
         }
+    }
+
+    #[test]
+    fn a_filtered_row_proposes_what_is_within_reach() {
+        let logits = [0.0, -DRAFT_REACH, -DRAFT_REACH - 0.01, -1.0];
+        for (top_k, top_p) in [(3, 1.0), (0, 0.9)] {
+            let params = SamplingParams::new(1.0, top_k, top_p, 7).unwrap();
+            let mut proposed = propose(&logits, params, 4, None);
+            proposed.sort_unstable();
+            assert_eq!(proposed, [None, Some(0), Some(1), Some(3)]);
+        }
+        assert!(!propose(&logits, SamplingParams::new(1.0, 0, 1.0, 7).unwrap(), 4, None).contains(&None));
     }
 
     #[test]

@@ -79,11 +79,6 @@ impl SamplingParams {
         Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
     }
 
-    /// The same with other filters; both in range.
-    pub(crate) const fn with_filters(self, top_k: u32, top_p: f32) -> Self {
-        Self { top_k, top_p, ..self }
-    }
-
     /// What the family's own generation config asks for: 0.9 / 50 / 1.0 for Qwen3-TTS, 1.0 / 50 / 0.8 for
     /// Qwen3-Omni.
     pub const fn for_family(family: Family, seed: u64) -> Self {

@@ -13,10 +13,9 @@ pub struct TreeArgument {
     parents: [u8; MOST_VERIFY_ROWS],
     ranks: [u8; MOST_VERIFY_ROWS],
     depths: [u8; MOST_VERIFY_ROWS],
-    first: [u8; MOST_VERIFY_ROWS + 1],
     rows: u8,
     depth: u8,
-    reserved: [u8; 5],
+    reserved: [u8; 6],
 }
 
 impl From<&DraftTree> for TreeArgument {
@@ -25,18 +24,13 @@ impl From<&DraftTree> for TreeArgument {
         let of_row = |value: &dyn Fn(usize) -> usize| {
             std::array::from_fn(|row| if row < rows { value(row) as u8 } else { 0 })
         };
-        let first = |depth: usize| match depth {
-            depth if depth <= tree.depth() => tree.rows_of_depth(depth).start,
-            _ => rows,
-        };
         Self {
             parents: of_row(&|row| tree.parent(row)),
             ranks: of_row(&|row| tree.rank(row)),
             depths: of_row(&|row| tree.depth_of(row)),
-            first: std::array::from_fn(|depth| first(depth) as u8),
             rows: rows as u8,
             depth: tree.depth() as u8,
-            reserved: [0; 5],
+            reserved: [0; 6],
         }
     }
 }
@@ -77,9 +71,15 @@ pub struct RoundState {
     accepted: u32,
     drafts: [i32; MOST_VERIFY_ROWS],
     drawn: [i32; MOST_VERIFY_ROWS],
-    proposals: [[i32; MOST_VERIFY_ROWS]; MOST_VERIFY_ROWS - 1],
     slots: [u8; MOST_SLOTS],
     row_slots: [u8; MOST_VERIFY_ROWS],
+}
+
+/// `RowProposals` of `kernels/rounds.cuh`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct RowProposals {
+    codes: [[i32; MOST_VERIFY_ROWS]; MOST_VERIFY_ROWS - 1],
 }
 
 /// `RoundLoop` of `kernels/rounds.cuh`.
@@ -121,16 +121,6 @@ pub struct TreeAttentionArguments {
     pub tree: TreeArgument,
 }
 
-/// Which heads: `HeadsKind` of `kernels/heads.cu`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum HeadsKind {
-    /// Of every row, at its own depth.
-    Verify = 0,
-    /// Of each stream's seed, for every depth from 1 on.
-    Draft = 1,
-}
-
 /// `HeadsArguments` of `kernels/heads.cu`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -139,12 +129,10 @@ pub struct HeadsArguments {
     pub rounds: Address,
     /// [`CodebookAddresses`], `[R]`.
     pub codebooks: Address,
-    /// Activations: a tile of columns for each stream and depth; of drafts one for each stream.
+    /// Activations: a tile of columns for each stream.
     pub activations: Address,
-    /// [streams, rows, V] float32; of drafts [streams, depth, V].
+    /// [streams, heads, rows, V] float32.
     pub output: Address,
-    /// [`HeadsKind`].
-    pub kind: u32,
     /// R.
     pub codebook_count: u32,
     /// V.
@@ -153,55 +141,15 @@ pub struct HeadsArguments {
     pub row_tiles: u32,
     /// Width of the activations in pairs.
     pub pairs: u32,
-    /// Depths handled for each stream.
-    pub depths: u32,
+    /// Rows of each stream that are there.
+    pub columns: u32,
+    /// Heads handled for each stream.
+    pub heads: u32,
     /// The rows.
     pub tree: TreeArgument,
 }
 
-/// `DraftArguments` of `kernels/draft.cu`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct DraftArguments {
-    /// Row states, `[slots]`.
-    pub rows: Address,
-    /// Round states, `[slots]`.
-    pub rounds: Address,
-    /// [`CodebookAddresses`], `[R]`.
-    pub codebooks: Address,
-    /// [slots, depth, V] float32.
-    pub logits: Address,
-    /// V.
-    pub codebook_size: u32,
-    /// R.
-    pub codebook_count: u32,
-    /// Before any filter; 0 for any.
-    pub least_probability: f32,
-    /// Zero.
-    pub reserved: u32,
-    /// Proposals at depth 1, 2, ….
-    pub widths: [u8; MOST_VERIFY_ROWS],
-}
-
-/// `EmbedRowsArguments` of `kernels/draft.cu`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct EmbedRowsArguments {
-    /// Round states, `[slots]`.
-    pub rounds: Address,
-    /// [`CodebookAddresses`], `[R]`.
-    pub codebooks: Address,
-    /// [rows · slots, H] float32.
-    pub residual: Address,
-    /// R.
-    pub codebook_count: u32,
-    /// H.
-    pub hidden_size: u32,
-    /// The rows.
-    pub tree: TreeArgument,
-}
-
-/// `DrawRowsArguments` of `kernels/settle.cu`.
+/// `DrawRowsArguments` of `kernels/draw_rows.cu`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct DrawRowsArguments {
@@ -209,12 +157,22 @@ pub struct DrawRowsArguments {
     pub rows: Address,
     /// Round states, `[slots]`.
     pub rounds: Address,
-    /// [slots, rows, V] float32.
+    /// [`RowProposals`], [slots, rows].
+    pub proposals: Address,
+    /// [`CodebookAddresses`], `[R]`.
+    pub codebooks: Address,
+    /// [slots, heads, rows, V] float32.
     pub logits: Address,
     /// V.
     pub codebook_size: u32,
     /// R.
     pub codebook_count: u32,
+    /// Of a proposal, before any filter; 0 for any.
+    pub least_probability: f32,
+    /// Zero.
+    pub reserved: u32,
+    /// Proposals one codebook ahead, two, ….
+    pub widths: [u8; MOST_VERIFY_ROWS],
     /// The rows.
     pub tree: TreeArgument,
 }
@@ -231,6 +189,8 @@ pub struct SettleArguments {
     pub counters: Address,
     /// Round states, `[slots]`.
     pub rounds: Address,
+    /// [`RowProposals`], [slots, rows].
+    pub proposals: Address,
     /// The loop over rounds.
     pub round_loop: Address,
     /// [`RoundCounters`] of every row of the batch.
@@ -239,14 +199,12 @@ pub struct SettleArguments {
     pub host_counters: Address,
     /// [`CodebookAddresses`], `[R]`.
     pub codebooks: Address,
-    /// [slots, rows, V] float32.
+    /// [slots, heads, rows, V] float32.
     pub logits: Address,
     /// [slots, Ht] float32.
     pub codec_sum: Address,
-    /// Activations: a tile of columns for each stream and depth.
-    pub normed: Address,
-    /// Activations: a tile for each stream.
-    pub seeds: Address,
+    /// [rows · slots, H] float32.
+    pub residual: Address,
     /// Handle of the graph's loop; 0 for none.
     pub conditional: u64,
     /// V.
@@ -255,8 +213,8 @@ pub struct SettleArguments {
     pub codebook_count: u32,
     /// Ht.
     pub talker_hidden_size: u32,
-    /// Width of the activations in pairs.
-    pub pairs: u32,
+    /// H.
+    pub hidden_size: u32,
     /// Whether the pass was the prefill.
     pub prefill: u32,
     /// Zero.
@@ -266,8 +224,8 @@ pub struct SettleArguments {
 }
 
 const _: () = assert!(
-    size_of::<TreeArgument>() == 40
+    size_of::<TreeArgument>() == 32
         && size_of::<CodebookAddresses>() == 56
-        && size_of::<RoundState>() == 384
+        && size_of::<RoundState>() == 160
         && size_of::<RoundLoop>() == 8
 );
