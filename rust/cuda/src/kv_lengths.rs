@@ -11,8 +11,8 @@
 //! only from the addresses that lie there ([`LengthAddresses::at`]), and launches take nothing else.
 //!
 //! [`KvLengths::kv_len_ptr_table`] is over all layers; [`KvLengths::kv_len_ptr_table_range`] is for a pipeline stage, which
-//! must not touch what lies on another device. Both hold the lengths alive. Where layers and streams of one device are
-//! meant, everything here is ordered by the stream given.
+//! must not touch what lies on another device. Both hold the lengths alive. What is written here to memory of a device is
+//! written in the order of the stream given.
 
 use std::any::Any;
 use std::ops::Range;

@@ -210,6 +210,28 @@ fn overflow_is_an_error_that_names_the_row_and_the_ring_is_armed_again() {
     }
 }
 
+#[test]
+fn the_rounds_of_the_documentation_go_as_it_says() {
+    let shape = StreamShape::new(1, 3, 3, 100).unwrap();
+    let mut row = Row { position: 10, pending: 7, ..Row::new(&shape) };
+    for (drafts, verify_codes, drawn, ring, position, pending) in [
+        ([4, 9, 1], [7, 4, 9, 1], [4, 9, 2, 50], vec![4, 9, 2], 13, 2),
+        ([6, 5, 8], [2, 6, 5, 8], [6, 5, 3, 50], vec![4, 9, 2, 6, 5, 3], 16, 3),
+        ([0, 0, 0], [3, 0, 0, 0], [1, 50, 50, 50], vec![4, 9, 2, 6, 5, 3, 1], 17, 1),
+    ] {
+        let inputs = Inputs { drafts: drafts.to_vec(), probabilities: None, drawn: drawn.to_vec() };
+        for piece in [Piece::AssembleVerify, Piece::Accept, Piece::RingCommit] {
+            row = run(piece, shape, &[row], &inputs).remove(0);
+        }
+        row.position = row.rolled_back(&shape, row.position);
+        assert_eq!(
+            (&row.verify_codes[..], row.position, row.pending),
+            (&verify_codes[..], position, pending)
+        );
+        assert_eq!((row.ring[0] as usize, &row.ring[1..=ring.len()]), (ring.len(), &ring[..]));
+    }
+}
+
 /// Numbers that code goes wrong at, and small ones.
 fn nasty(random: &mut Random) -> i32 {
     let small = random.below(12) as i32 - 2;
