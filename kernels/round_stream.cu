@@ -1,5 +1,5 @@
-// The kernels of the round stream; what each does to a row is said in round_stream.cuh, piece by piece. Every kernel waits
-// for all earlier ones before it reads, and only then lets the next one start.
+// The kernels of the round stream; what each does to a row is said in round_stream.cuh, piece by piece. Every kernel
+// waits for all earlier ones before it reads, and only then lets the next one start.
 
 #include "round_stream.cuh"
 

@@ -1,20 +1,21 @@
-// The round stream: speculative rounds whose every decision is made and kept on the device, so that many can be launched
-// before the host reads anything. It knows nothing of the model: an engine drafts and verifies, these pieces do the rest.
+// The round stream: speculative rounds whose every decision is made and kept on the device, so that many can be
+// launched before the host reads anything. It knows nothing of the model: an engine drafts and verifies, these pieces
+// do the rest.
 //
 // A round of a row (one stream of the batch):
 //   1. the engine drafts up to k codes;
 //   2. `assemble_verify` makes the rows of the verify pass: the pending code, if there is one, and the drafts;
 //   3. the engine feeds entry e of them at position round_start + e, and draws a code from its logits: drawn[e];
-//   4. `accept` takes the longest run of drafts that equal what was drawn before them, and one code more: the bonus code,
-//      drawn behind the last draft taken. It is the new pending code;
+//   4. `accept` takes the longest run of drafts that equal what was drawn before them, and one code more: the bonus
+//      code, drawn behind the last draft taken. It is the new pending code;
 //   5. `ring_commit` appends the drafts taken and the bonus code to the row's ring;
 //   6. `rollback` sets every KV length to the positions that stay: the pending code's, and those of the drafts taken;
 //   7. `seed_gather` hands the hidden row that made the bonus code to the next drafts.
 //
 // Drafts only decide how soon codes come: a draft is taken if and only if it is the code that is drawn anyway.
 //
-// One thread works on one row, so rows exchange nothing. Numbers found in memory are not trusted: whatever they are, a row
-// writes within its own parts of the buffers, and nowhere else. (The addresses are the caller's word.)
+// One thread works on one row, so rows exchange nothing. Numbers found in memory are not trusted: whatever they are, a
+// row writes within its own parts of the buffers, and nowhere else. (The addresses are the caller's word.)
 
 #pragma once
 
@@ -48,7 +49,7 @@ enum StreamCounter : uint32_t {
     COUNTERS = 4,
 };
 
-/// The buffers of a round stream, [B] rows each. All int32 but where noted.
+/// The buffers of a round stream, B rows each. All int32 but where noted.
 struct RoundStream {
     uint64_t position; // [B]: positions fed so far; the next code goes there
     uint64_t round_start; // [B]: `position` when the round began
@@ -104,8 +105,8 @@ DEVICE Outcome outcome_of(const RoundStream& stream, uint32_t row) {
 /// Step 2. A row takes part if it has codes left, a position that is not negative, and a code to go on from, pending or
 /// predicted; else all its entries are NO_CODE and its base is BASE_IDLE.
 ///
-/// It uses drafts up to the first that is no code, or whose probability is below `p_min` (NaN is below), and never more than
-/// min(k, codes_left - 1), so that with the bonus code it does not pass its end. Entries beyond are NO_CODE.
+/// It uses drafts up to the first that is no code, or whose probability is below `p_min` (NaN is below), and never more
+/// than min(k, codes_left - 1), so that with the bonus code it does not pass its end. Entries beyond are NO_CODE.
 DEVICE void assemble_verify(const RoundStream& stream, const int32_t* drafts, const float* probabilities, float p_min,
                             uint32_t row) {
     const int32_t k = static_cast<int32_t>(stream.drafts);
@@ -131,12 +132,13 @@ DEVICE void assemble_verify(const RoundStream& stream, const int32_t* drafts, co
     value_of(stream.round_start, row) = position;
 }
 
-/// Step 4, from the codes drawn, [B, k + 1]. The first draft is taken if it equals what was drawn behind the pending code,
-/// or `last_prediction` when nothing was pending; each further one if it equals what was drawn behind the draft before it.
+/// Step 4, from the codes drawn, [B, k + 1]. The first draft is taken if it equals what was drawn behind the pending
+/// code, or `last_prediction` when nothing was pending; each further one if it equals what was drawn behind the draft
+/// before it.
 ///
-/// Where the bonus draw gave no code, the drafts taken still count, STREAM_FAILED is set, and the row has nothing to go on
-/// from: it takes no part in later rounds. Draws behind drafts that are not taken are never looked at. A row that takes no
-/// part keeps everything as it is, and its accept counters are 0.
+/// Where the bonus draw gave no code, the drafts taken still count, STREAM_FAILED is set, and the row has nothing to go
+/// on from: it takes no part in later rounds. Draws behind drafts that are not taken are never looked at. A row that
+/// takes no part keeps everything as it is, and its accept counters are 0.
 DEVICE void accept(const RoundStream& stream, const int32_t* drawn, uint32_t row) {
     int32_t* const accept_counters = row_of(stream.accept_counters, row, 2);
     const int32_t* const marks = row_of(stream.break_marks, row, 2);
@@ -166,8 +168,8 @@ DEVICE void accept(const RoundStream& stream, const int32_t* drawn, uint32_t row
     counters[COUNTER_ACCEPTED] += static_cast<uint32_t>(accepted);
 }
 
-/// Step 5. Codes that find no room set STREAM_OVERFLOW and are lost: the ring then holds the first `ring_capacity` of them,
-/// in order. A count that no ring can have sets the flag, and nothing is written.
+/// Step 5. Codes that find no room set STREAM_OVERFLOW and are lost: the ring then holds the first `ring_capacity` of
+/// them, in order. A count that no ring can have sets the flag, and nothing is written.
 DEVICE void ring_commit(const RoundStream& stream, uint32_t row) {
     const Outcome outcome = outcome_of(stream, row);
     if (!outcome.takes_part) return;
@@ -185,8 +187,9 @@ DEVICE void ring_commit(const RoundStream& stream, uint32_t row) {
     if (appended < outcome.codes) *flags_of(stream, row) |= STREAM_OVERFLOW;
 }
 
-/// Step 6, for one length: round start + base + accepted. A row that took no part gets its round start, which undoes what a
-/// verify pass added to it unasked. A round start below 0 means that there was no round: the length is left alone.
+/// Step 6, for one length: round start + base + accepted. A row that took no part gets its round start, which undoes
+/// what a verify pass added to it unasked. A round start below 0 means that there was no round: the length is left
+/// alone.
 DEVICE void rollback(const RoundStream& stream, int32_t* lengths, uint32_t row) {
     const int64_t start = value_of(stream.round_start, row);
     if (start < 0) return;
@@ -195,8 +198,8 @@ DEVICE void rollback(const RoundStream& stream, int32_t* lengths, uint32_t row) 
     lengths[row] = length < NO_LIMIT ? static_cast<int32_t>(length) : NO_LIMIT;
 }
 
-/// Step 7: the entry of the verify pass whose hidden row made the bonus code. Negative for a row whose seed stays as it is:
-/// it took no part, or the code before the round decided (nothing was pending and no draft was taken).
+/// Step 7: the entry of the verify pass whose hidden row made the bonus code. Negative for a row whose seed stays as it
+/// is: it took no part, or the code before the round decided (nothing was pending and no draft was taken).
 DEVICE int32_t seed_entry(const RoundStream& stream, uint32_t row) {
     const Outcome outcome = outcome_of(stream, row);
     return outcome.takes_part ? outcome.base + outcome.accepted - 1 : -1;

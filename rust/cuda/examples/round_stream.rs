@@ -1,5 +1,5 @@
-//! Drives a toy engine through bursts of speculative rounds: eight rounds are queued blind, then one read brings back what
-//! they committed.
+//! Drives a toy engine through bursts of speculative rounds: eight rounds are queued blind, then one read brings back
+//! what they committed.
 //!
 //! ```text
 //! cargo run -p overtone-cuda --example round_stream

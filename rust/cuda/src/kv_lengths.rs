@@ -4,15 +4,15 @@
 //! |---|---|
 //! | [`LayerLengths`] | one layer's lengths, int32 `[B]`: how many positions of each row the layer's cache holds |
 //! | [`KvLengths`] | those of all layers; a layer without a KV cache has none |
-//! | [`KvLengthTable`] | a table on the device: a row for each layer, 0 for one without lengths, the position counter last when asked for |
+//! | [`KvLengthTable`] | their addresses on the device, one a layer, 0 for none; the position counter last when asked |
 //! | [`LengthTable`] | such a table as launches name it: its address, with its rows and its batch |
 //!
-//! A table is read by as many threads as it has rows and lengths, so its size is part of its type: a [`LengthTable`] is made
-//! only from the addresses that lie there ([`LengthAddresses::at`]), and launches take nothing else.
+//! A table is read by as many threads as it has rows and lengths, so its size is part of its type: a [`LengthTable`] is
+//! made only from the addresses that lie there ([`LengthAddresses::at`]), and launches take nothing else.
 //!
-//! [`KvLengths::kv_len_ptr_table`] is over all layers; [`KvLengths::kv_len_ptr_table_range`] is for a pipeline stage, which
-//! must not touch what lies on another device. Both hold the lengths alive. What is written here to memory of a device is
-//! written in the order of the stream given.
+//! [`KvLengths::kv_len_ptr_table`] is over all layers; [`KvLengths::kv_len_ptr_table_range`] is for a pipeline stage,
+//! which must not touch what lies on another device. Both hold the lengths alive. What is written here to memory of a
+//! device is written in the order of the stream given.
 
 use std::any::Any;
 use std::ops::Range;
@@ -75,8 +75,8 @@ pub struct LengthAddresses {
 }
 
 impl LengthAddresses {
-    /// The addresses of layers' lengths, int32 [`batch`] each, 0 for a layer without; then that of the position counter,
-    /// when it is given.
+    /// The addresses of layers' lengths, int32 `[batch]` each, 0 for a layer without; then that of the position
+    /// counter, when it is given.
     pub fn new(batch: usize, layers: &[Address], position: Option<Address>) -> Self {
         Self { batch, addresses: layers.iter().copied().chain(position).collect(), position }
     }
@@ -162,7 +162,7 @@ impl LayerLengths {
     /// No rows.
     ///
     /// # Safety
-    /// `address` is that of int32 [`batch`] in memory of `context`, valid for reading and writing while `owner` lives.
+    /// `address` is that of int32 `[batch]` in memory of `context`, valid for reading and writing while `owner` lives.
     pub unsafe fn lend(
         context: &Arc<Context>,
         address: Address,
@@ -194,8 +194,8 @@ pub struct KvLengths {
 }
 
 impl KvLengths {
-    /// Lengths for [`batch`] rows of the layers, in order: `None` for a layer that keeps no keys and values, or shares those
-    /// of another.
+    /// Lengths for `batch` rows of the layers, in order: `None` for a layer that keeps no keys and values, or shares
+    /// those of another.
     ///
     /// # Errors
     /// No rows, or a layer whose lengths are for another batch.
@@ -246,7 +246,8 @@ impl KvLengths {
         self.kv_len_ptr_table_range(entered, stream, 0..self.layers.len(), position)
     }
 
-    /// The table of some layers: row i is layer `layers.start` + i. Lengths of other layers are neither looked at nor held.
+    /// The table of some layers: row i is layer `layers.start` + i. Lengths of other layers are neither looked at nor
+    /// held.
     ///
     /// # Errors
     /// Layers that there are not; else as [`kv_len_ptr_table`](Self::kv_len_ptr_table), for the layers of the range.

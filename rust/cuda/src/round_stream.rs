@@ -1,10 +1,10 @@
-//! The round stream: speculative rounds of any engine, issued blind in bursts and read once. The source of its rules is the
-//! project's design (its round stream); the kernels' exact semantics stand in `kernels/round_stream.cuh`.
+//! The round stream: speculative rounds of any engine, issued blind in bursts and read once. The source of its rules is
+//! the project's design (its round stream); the kernels' exact semantics stand in `kernels/round_stream.cuh`.
 //!
-//! A round drafts up to k codes, verifies them in one pass, and commits those that equal what the verified logits draw, and
-//! one code more. All that a round decides lies on the device: how many drafts were taken, where the row stands, how long its
-//! KV caches are. So m rounds are queued without a word to the host, and one read brings back what they committed. Every row
-//! goes at its own pace, and never past its end.
+//! A round drafts up to k codes, verifies them in one pass, and commits those that equal what the verified logits draw,
+//! and one code more. All that a round decides lies on the device: how many drafts were taken, where the row stands,
+//! how long its KV caches are. So m rounds are queued without a word to the host, and one read brings back what they
+//! committed. Every row goes at its own pace, and never past its end.
 //!
 //! | room | what it holds |
 //! |---|---|
@@ -168,7 +168,8 @@ impl StreamBufs {
     ) -> Result<(), StreamError> {
         for (address, word) in self.layout.start_row(row, start)? {
             let bytes = word.to_ne_bytes();
-            // SAFETY: the layout's addresses are of this value's memory; pageable bytes have been read when the call returns.
+            // SAFETY: the layout's addresses are of this value's memory; pageable bytes have been read when the call
+            // returns.
             unsafe { copy_host_to_device(entered, stream, address, bytes.as_ptr(), bytes.len()) }?;
         }
         Ok(())
@@ -178,8 +179,8 @@ impl StreamBufs {
     /// rings again.
     ///
     /// # Errors
-    /// [`StreamError::RingOverflow`] with the first row that it happened to; what all rows committed is lost, the rings are
-    /// armed, and rows stand where the rounds left them. Or the driver's.
+    /// [`StreamError::RingOverflow`] with the first row that it happened to; what all rows committed is lost, the rings
+    /// are armed, and rows stand where the rounds left them. Or the driver's.
     pub fn drain_ring(
         &mut self,
         entered: &Entered<'_>,

@@ -103,7 +103,8 @@ fn read(entered: &Entered<'_>, address: u64, count: usize) -> Vec<i32> {
     let mut values = vec![0_i32; count];
     let bytes = bytemuck::cast_slice_mut::<i32, u8>(&mut values);
     let stream = OwnedStream::create(entered).unwrap();
-    // SAFETY: the caller's address is of as many int32; pageable memory has been written when the stream was waited for.
+    // SAFETY: the caller's address is of as many int32; pageable memory has been written when the stream was waited
+    // for.
     unsafe {
         overtone_cuda::driver::copy_device_to_host(entered, &stream, bytes.as_mut_ptr(), address, bytes.len())
     }

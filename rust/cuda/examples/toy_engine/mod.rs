@@ -1,5 +1,6 @@
-//! A toy engine for the round stream: its next code is a function of the last one, and its drafts are right three times in
-//! four. It stands for a model, with kernels of its own ([`toy_engine.ptx`](toy_engine.ptx)) that the driver compiles.
+//! A toy engine for the round stream: its next code is a function of the last one, and its drafts are right three times
+//! in four. It stands for a model, with kernels of its own ([`toy_engine.ptx`](toy_engine.ptx)) that the driver
+//! compiles.
 
 use std::sync::Arc;
 
@@ -96,8 +97,8 @@ impl ToyEngine {
         Ok(Self { draft: function("toy_draft")?, verify: function("toy_verify")?, memory, arguments, plan })
     }
 
-    /// Lets a row begin behind `code`, as a prefill would: its hidden row seeds the first drafts, and the code after it is
-    /// pending.
+    /// Lets a row begin behind `code`, as a prefill would: its hidden row seeds the first drafts, and the code after it
+    /// is pending.
     ///
     /// # Errors
     /// A row or a code out of range, or the driver's.

@@ -1,10 +1,11 @@
-//! What the kernels of `kernels/round_stream.cu` take, field by field as declared there and in `kernels/round_stream.cuh`.
+//! What the kernels of `kernels/round_stream.cu` take, field by field as declared there and in
+//! `kernels/round_stream.cuh`.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::layout::Address;
 
-/// `RoundStream` of `kernels/round_stream.cuh`: the buffers, [B] rows each, int32 where nothing else is said.
+/// `RoundStream` of `kernels/round_stream.cuh`: the buffers, B rows each, int32 where nothing else is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RoundStreamArguments {

@@ -1,5 +1,5 @@
-//! The buffers of a round stream: where each lies, what is in it, and what the one read of a burst brings back. Pure: the
-//! device ([`super::StreamBufs`]) and the tests' host use the very same addresses.
+//! The buffers of a round stream: where each lies, what is in it, and what the one read of a burst brings back. Pure:
+//! the device ([`super::StreamBufs`]) and the tests' host use the very same addresses.
 
 use std::ops::Range;
 
@@ -89,42 +89,42 @@ impl StreamShape {
     }
 }
 
-/// Where the buffers of a round stream lie. Every one holds int32 (the last two groups uint32), one part for each row.
+/// Where the buffers of a round stream lie. They hold int32 where nothing else is said, one part for each row.
 ///
-/// An engine reads `verify_codes`, `round_start` and `seeds` of its own; it writes none of these, except `codes_left` of a row
-/// that it ends early (0).
+/// An engine reads `verify_codes` and `round_start`. It writes none of them, except `codes_left` of a row that it ends
+/// early: 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLayout {
     shape: StreamShape,
-    /// `[B]`: positions that the row has fed. The next code is fed there. Written by rollback, as the last row of a table of
-    /// lengths: between rounds every KV length of a row equals it.
+    /// `[B]`: positions that the row has fed. The next code is fed there. Written by rollback, as the last row of a
+    /// table of lengths: between rounds every KV length of a row equals it.
     pub position: Address,
-    /// `[B]`: `position` when the round began, the anchor of rollback. Entry e of the verify pass is fed at round start + e.
-    /// Negative before the first round.
+    /// `[B]`: `position` when the round began, the anchor of rollback. Entry e of the verify pass is fed at round start
+    /// + e. Negative before the first round.
     pub round_start: Address,
     /// `[B]`: the code that was committed and has not been fed yet, [`NO_CODE`] for none.
     pub pending: Address,
-    /// `[B]`: the code drawn behind the last position that was kept, [`NO_CODE`] for none. When nothing is pending it decides
-    /// on the first draft, and is itself committed. After a round it equals `pending`.
+    /// `[B]`: the code drawn behind the last position that was kept, [`NO_CODE`] for none. When nothing is pending it
+    /// decides on the first draft, and is itself committed. After a round it equals `pending`.
     pub last_prediction: Address,
-    /// `[B]`: codes that the row may still commit; counted down, except from [`NO_LIMIT`]. A row with none left is finished.
-    /// To stay within a KV cache of C positions, it is at most C − `position`.
+    /// `[B]`: codes that the row may still commit; counted down, except from [`NO_LIMIT`]. A row with none left is
+    /// finished. To stay within a KV cache of C positions, it is at most C − `position`.
     pub codes_left: Address,
-    /// [B, 2]: drafts used in the round, and its base: 1 when a code was pending, 0 when none was, −1 for a row that takes
-    /// no part. The entries of the verify pass that count are the first base + drafts used.
+    /// [B, 2]: drafts used in the round, and its base: 1 when a code was pending, 0 when none was, −1 for a row that
+    /// takes no part. The entries of the verify pass that count are the first base + drafts used.
     pub break_marks: Address,
     /// [B, 2]: drafts accepted in the round, and codes that it commits: one more, unless the draw behind them failed.
     pub accept_counters: Address,
-    /// [B, k + 1]: what the verify pass feeds: the pending code, if there is one, then the drafts used, then [`NO_CODE`] for
-    /// entries that take no part.
+    /// [B, k + 1]: what the verify pass feeds: the pending code, if there is one, then the drafts used, then
+    /// [`NO_CODE`] for entries that take no part.
     pub verify_codes: Address,
     /// [B, 4] uint32, since the ring was armed: rounds, codes committed, drafts used, drafts accepted.
     pub counters: Address,
-    /// `[B]` uint32, sticky until the ring is armed: 1 when codes were committed that it had no room for, 2 when a draw to be
-    /// committed gave no code.
+    /// `[B]` uint32, sticky until the ring is armed: 1 when codes were committed that it had no room for, 2 when a draw
+    /// to be committed gave no code.
     pub flags: Address,
-    /// [B, m · (k + 1) + 1]: how many codes were committed since the ring was armed, then those codes in order. The code that
-    /// was pending at the start is not among them: it was committed before.
+    /// [B, m · (k + 1) + 1]: how many codes were committed since the ring was armed, then those codes in order. The
+    /// code that was pending at the start is not among them: it was committed before.
     pub ring: Address,
     state: (Address, usize),
     read_back: (Address, usize),
@@ -132,7 +132,8 @@ pub struct StreamLayout {
 }
 
 impl StreamLayout {
-    /// Lays the buffers out from `base` on, for [`bytes`](Self::bytes) bytes; `position` lies elsewhere, with the lengths.
+    /// Lays the buffers out from `base` on, for [`bytes`](Self::bytes) bytes; `position` lies elsewhere, with the
+    /// lengths.
     ///
     /// Before the first round every byte of [`state`](Self::state) is 0xff, which makes all rows idle, and those of
     /// [`armed`](Self::armed) are 0.
@@ -218,8 +219,8 @@ impl StreamLayout {
         }
     }
 
-    /// The words that make a row begin: address and value. The row's part of the ring is left as it is, with what an earlier
-    /// stream in this row committed since the last read; so read first.
+    /// The words that make a row begin: address and value. The row's part of the ring is left as it is, with what an
+    /// earlier stream in this row committed since the last read; so read first.
     ///
     /// # Errors
     /// A row that there is not, a code or a position that cannot be.
@@ -309,7 +310,8 @@ pub struct RowStart {
 pub struct DrainedRow {
     /// The codes committed since the last read, in order.
     pub codes: Vec<u32>,
-    /// Codes that the row may still commit: 0 for one that is finished, or was never started; `None`: as many as it likes.
+    /// Codes that the row may still commit: 0 for one that is finished, or was never started; `None`: as many as it
+    /// likes.
     pub codes_left: Option<usize>,
     /// A draw that was to be committed gave no code. The row ends with the codes before it.
     pub failed: bool,

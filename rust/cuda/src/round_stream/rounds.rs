@@ -19,8 +19,8 @@ const THREADS: usize = 256;
 pub struct Drafts {
     /// [B, k] int32. A row's drafts end with the first that is no code.
     pub codes: Address,
-    /// Probabilities of the drafts, [B, k] float32, and the least (p_min): a row's drafts end with the first below. NaN is
-    /// below.
+    /// Probabilities of the drafts, [B, k] float32, and the least (p_min): a row's drafts end with the first below. NaN
+    /// is below.
     pub probabilities: Option<(Address, f32)>,
 }
 
@@ -40,9 +40,9 @@ pub struct Seeds {
 pub enum Phase {
     /// The work that fills [`Drafts`], from the seeds or from whatever the engine drafts by.
     Draft,
-    /// The verify pass over [B, k + 1] entries: `verify_codes`, entry e of a row at position `round_start` + e and with a KV
-    /// cache of that length, the entries before it included. It leaves the code that each entry's logits draw; an entry of
-    /// [`NO_CODE`](super::NO_CODE) takes no part, and what it leaves is not looked at.
+    /// The verify pass over [B, k + 1] entries: `verify_codes`, entry e of a row at position `round_start` + e and with
+    /// a KV cache of that length, the entries before it included. It leaves the code that each entry's logits draw; an
+    /// entry of [`NO_CODE`](super::NO_CODE) takes no part, and what it leaves is not looked at.
     Verify,
 }
 
@@ -57,11 +57,13 @@ pub struct RoundPlan {
 }
 
 impl RoundPlan {
-    /// Rounds of a stream: `drafts` come in, the verify pass leaves `drawn` [B, k + 1] int32, and `lengths` are rolled back,
-    /// the stream's position counter among them. An engine that drafts from something else than hidden rows has no `seeds`.
+    /// Rounds of a stream: `drafts` come in, the verify pass leaves `drawn` [B, k + 1] int32, and `lengths` are rolled
+    /// back, the stream's position counter among them. An engine that drafts from something else than hidden rows has
+    /// no `seeds`.
     ///
     /// # Errors
-    /// A table of another batch or without the stream's position counter, a p_min that is NaN, hidden rows of an odd size.
+    /// A table of another batch or without the stream's position counter, a p_min that is NaN, hidden rows of an odd
+    /// size.
     pub fn new(
         stream: StreamLayout,
         drafts: Drafts,
@@ -122,8 +124,9 @@ impl RoundPlan {
     /// The machine's, or those of `engine`; what was queued before stays queued.
     ///
     /// # Safety
-    /// The addresses of the plan are valid, for what their documentation says, until the burst has completed; in a capture,
-    /// until the last launch of the graph has. The stream was read since the burst before, else rings overflow.
+    /// The addresses of the plan are valid, for what their documentation says, until the burst has completed; in a
+    /// capture, until the last launch of the graph has. The stream was read since the burst before, else rings
+    /// overflow.
     pub unsafe fn burst<M: Machine>(
         &self,
         machine: &mut M,
@@ -149,8 +152,8 @@ impl RoundPlan {
     }
 }
 
-/// Rolls back the lengths of a further table: those of a pipeline stage, which has a plan of its own only where the position
-/// counter is. It follows `accept`.
+/// Rolls back the lengths of a further table: those of a pipeline stage, which has a plan of its own only where the
+/// position counter is. It follows `accept`.
 ///
 /// # Errors
 /// A table of another batch.

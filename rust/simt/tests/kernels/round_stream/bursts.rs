@@ -1,5 +1,5 @@
-//! Bursts of a toy engine, against its step-by-step loop. The engine keeps a cache of what it fed, and what it draws follows
-//! from all that the cache holds, as long as the lengths say: a length rolled back wrongly draws other codes.
+//! Bursts of a toy engine, against its step-by-step loop. The engine keeps a cache of what it fed, and what it draws
+//! follows from all that the cache holds, as long as the lengths say: a length rolled back wrongly draws other codes.
 
 use overtone_core::rounds::{DraftTree, MOST_VERIFY_ROWS, RoundCounters};
 use overtone_cuda::round_stream::{NO_CODE, NO_LIMIT, Phase, RowStart, StreamError, StreamShape};
@@ -90,7 +90,8 @@ impl Stream {
         let mut ahead = self.clone();
         let mut drawn = Vec::new();
         for _ in 0..=used.len() {
-            // A chain's row draws what the loop would draw there, if the drafts before it are right; else it is not looked at.
+            // A chain's row draws what the loop would draw there, if the drafts before it are right; else it is not
+            // looked at.
             if ahead.failed || !ahead.step(toy) {
                 break;
             }

@@ -199,8 +199,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Inputs, poisoned hidden rows of one float32, and lengths of `layers` layers, all 0, with a layer that has none before
-    /// each.
+    /// Inputs, poisoned hidden rows of one float32, and lengths of `layers` layers, all 0, with a layer that has none
+    /// before each.
     pub fn new(buffers: &Buffers, inputs: &Inputs, layers: usize) -> Self {
         let shape = buffers.layout.shape();
         let batch = shape.batch();
