@@ -31,7 +31,7 @@ impl Toy {
     /// What is drawn behind the codes fed so far; nothing sensible where the draw fails.
     fn draw(&self, fed: &[i32]) -> i32 {
         let hash = self.hash(fed);
-        if self.fails.is_some_and(|one_in| hash % one_in == 0) {
+        if self.fails.is_some_and(|one_in| hash.is_multiple_of(one_in)) {
             return [NO_CODE, i32::MIN, self.code_count as i32, i32::MAX][(hash >> 32 & 3) as usize];
         }
         ((hash >> 20) % self.code_count as u64) as i32
