@@ -93,6 +93,16 @@ kernels! {
         Settle = "settle", 256, 2;
         /// Converts a tensor to another element type.
         Convert = "convert", 256, 2;
+        /// Begins a round: the pending code and the drafts become the rows of a verify pass.
+        AssembleVerify = "assemble_verify", 256, 2;
+        /// Takes the drafts that equal what was drawn, and one code more.
+        Accept = "accept", 256, 2;
+        /// Appends a round's codes to the rings.
+        RingCommit = "ring_commit", 256, 2;
+        /// Sets KV lengths to the positions that stay.
+        Rollback = "rollback", 256, 2;
+        /// Hands the hidden rows behind the last codes to the next drafts.
+        SeedGather = "seed_gather", 256, 2;
     }
     per_type {
         /// Packs a weight matrix into the order that products read it in.

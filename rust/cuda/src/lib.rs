@@ -9,6 +9,7 @@
 //! | [`plan`], [`product`] | a frame as a list of launches |
 //! | [`rounds`] | a frame in speculative rounds, likewise |
 //! | [`machine`], [`graphs`] | what launches run on: a stream, or a graph for each batch size |
+//! | [`round_stream`], [`kv_lengths`] | speculative rounds of any engine, issued blind and read once; the lengths that they roll back |
 //! | [`load`] | a checkpoint's tensors, made into what a frame reads |
 //! | [`support`] | what the kernels can run |
 //! | [`executor`] | a predictor on one device |
@@ -21,10 +22,12 @@ pub mod executor;
 pub mod frame;
 pub mod graphs;
 pub mod kernels;
+pub mod kv_lengths;
 pub mod layout;
 pub mod load;
 pub mod machine;
 pub mod plan;
 pub mod product;
 pub mod rounds;
+pub mod round_stream;
 pub mod support;

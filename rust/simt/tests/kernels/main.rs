@@ -16,6 +16,7 @@ mod gated;
 mod loading;
 mod norm;
 mod product;
+mod round_stream;
 mod row_state;
 mod sampling;
 mod upload;
