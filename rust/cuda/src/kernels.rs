@@ -89,6 +89,8 @@ kernels! {
         Sample = "sample", 256, 2;
         /// Converts a tensor to another element type.
         Convert = "convert", 256, 2;
+        /// Publishes the layout of a step whose rows bring different numbers of tokens.
+        RaggedStep = "ragged_step", 256, 2;
     }
     per_type {
         /// Packs a weight matrix into the order that products read it in.

@@ -7,6 +7,7 @@
 //! | [`arguments`], [`frame`] | what the kernels take, field by field, and what a frame's tensors are |
 //! | [`layout`] | where everything lies on the device |
 //! | [`plan`], [`product`] | a frame as a list of launches |
+//! | [`ragged_step`] | the layout of a step whose rows bring different numbers of tokens, as one launch |
 //! | [`machine`], [`graphs`] | what launches run on: a stream, or a graph for each batch size |
 //! | [`load`] | a checkpoint's tensors, made into what a frame reads |
 //! | [`support`] | what the kernels can run |
@@ -25,4 +26,5 @@ pub mod load;
 pub mod machine;
 pub mod plan;
 pub mod product;
+pub mod ragged_step;
 pub mod support;

@@ -16,6 +16,7 @@ mod gated;
 mod loading;
 mod norm;
 mod product;
+mod ragged_step;
 mod row_state;
 mod sampling;
 mod upload;
