@@ -214,8 +214,7 @@ impl RaggedConfig {
         let mut offset = 0;
         for (row, (given, fault)) in given.iter().zip(faults).enumerate() {
             let takes_part = fault.is_none() && given.query_length > 0;
-            let (query, past) =
-                if takes_part { (given.query_length, given.past_length) } else { (0, 0) };
+            let (query, past) = if takes_part { (given.query_length, given.past_length) } else { (0, 0) };
             step.status[row] = fault.map_or(0, |fault| fault as i32);
             step.query_lengths[row] = query as i32;
             step.past_lengths[row] = past as i32;
@@ -258,7 +257,11 @@ mod tests {
     fn rows(given: &[[i64; 3]]) -> Vec<GivenRow> {
         given
             .iter()
-            .map(|&[query_length, state_index, past_length]| GivenRow { query_length, state_index, past_length })
+            .map(|&[query_length, state_index, past_length]| GivenRow {
+                query_length,
+                state_index,
+                past_length,
+            })
             .collect()
     }
 
@@ -332,16 +335,25 @@ mod tests {
         assert_eq!(good.check(), Ok(()));
         let refused = |config: RaggedConfig| config.check().unwrap_err().to_string();
         assert_eq!(refused(RaggedConfig { max_batch: 0, ..good }), "max_batch: found 0, expected 1 to 256");
-        assert_eq!(refused(RaggedConfig { max_batch: 257, ..good }), "max_batch: found 257, expected 1 to 256");
+        assert_eq!(
+            refused(RaggedConfig { max_batch: 257, ..good }),
+            "max_batch: found 257, expected 1 to 256"
+        );
         let wide = RaggedConfig { max_query_width: 1 << 30, ..good };
         assert_eq!(refused(wide), "max_query_width: found 1073741824, expected 1 to 429496729");
-        assert_eq!(refused(RaggedConfig { max_states: 0, ..good }), "max_states: found 0, expected 1 to 2147483647");
+        assert_eq!(
+            refused(RaggedConfig { max_states: 0, ..good }),
+            "max_states: found 0, expected 1 to 2147483647"
+        );
     }
 
     #[test]
     fn names_lead_to_what_they_name() {
         for (number, name) in Phase::NAMES.into_iter().enumerate() {
-            assert_eq!(Phase::from_name(name).map(|phase| (phase as usize, phase.name())), Some((number, name)));
+            assert_eq!(
+                Phase::from_name(name).map(|phase| (phase as usize, phase.name())),
+                Some((number, name))
+            );
         }
         assert_eq!(Phase::from_name("Prefill"), None);
         assert_eq!(TokenLayout::from_name("ragged"), None);

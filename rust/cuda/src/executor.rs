@@ -27,6 +27,7 @@ pub use planner::context_bytes;
 use planner::{Planner, persistent_bytes};
 
 mod planner;
+mod ragged_step;
 
 /// How a [`CudaExecutor`] is made.
 #[derive(Clone, Copy, Debug)]

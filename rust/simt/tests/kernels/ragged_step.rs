@@ -152,7 +152,7 @@ fn check(config: RaggedConfig, given: &[GivenRow], width: usize, phase: Phase, s
     let mut lengths = vec![-1_i64; config.max_states];
     for row in given.iter().rev() {
         if let Some(length) = usize::try_from(row.state_index).ok().and_then(|index| lengths.get_mut(index)) {
-            *length = row.past_length;
+            *length = i64::from(row.past_length as i32);
         }
     }
     let narrow = |values: &[i64]| values.iter().map(|&value| value as i32).collect::<Vec<_>>();
@@ -176,7 +176,11 @@ fn check(config: RaggedConfig, given: &[GivenRow], width: usize, phase: Phase, s
             published.go(&states, &step, schedule);
             let context = format!("{schedule:?}, {phase:?}, {source:?}, advance {advance}: {given:?}");
             assert_eq!(published.read(given.len() * width), expected, "{context}");
-            let bits = expected.status.iter().filter(|&&status| status != 0).fold(0, |bits, &status| bits | 1 << status);
+            let bits = expected
+                .status
+                .iter()
+                .filter(|&&status| status != 0)
+                .fold(0, |bits, &status| bits | 1 << status);
             assert_eq!(published.faults.read::<i32>(1), [bits], "{context}");
 
             let mut advanced = lengths.clone();
@@ -251,8 +255,12 @@ fn hostile_lengths_and_indices_make_rows_empty_and_are_told() {
 fn sixty_four_bits_are_not_taken_for_thirty_two() {
     let config = config(TokenLayout::Packed, 4, 4);
     let wrapping = 1_i64 << 32;
-    let given =
-        [row(wrapping + 1, 0, 0), row(1, wrapping, 0), row(1, 2, wrapping), row(i64::MIN, i64::MIN, i64::MIN)];
+    let given = [
+        row(wrapping + 1, 0, 0),
+        row(1, wrapping, 0),
+        row(1, 2, wrapping),
+        row(i64::MIN, i64::MIN, i64::MIN),
+    ];
     check(config, &given, 4, Phase::Verify, Source::Device(ElementType::Int64));
     assert_eq!(config.publish(&given, 4, Phase::Verify).status, [1, 2, 3, 1]);
 }
