@@ -198,10 +198,10 @@ fn config_of(given: &Bound<'_, PyAny>) -> PyResult<RaggedConfig> {
         padding_position: number(given, "padding_position", "a whole number of 32 bits")?,
     };
     config.check().map_err(Raised::from)?;
-    let token_dtype = given.getattr("token_dtype")?;
+    let index_dtype = given.getattr("index_dtype")?;
     let is_integer = |name: &str| INTEGERS.iter().any(|element| element.name() == name);
-    if !token_dtype.extract().is_ok_and(is_integer) {
-        return Err(refused("token_dtype", &token_dtype, "int32 or int64").into());
+    if !index_dtype.extract().is_ok_and(is_integer) {
+        return Err(refused("index_dtype", &index_dtype, "int32 or int64").into());
     }
     Ok(config)
 }
