@@ -269,7 +269,7 @@ def test_a_row_may_fill_its_state_exactly(predictor: CodePredictor) -> None:
         ({"batch_size": "3"}, "batch_size: found '3', expected a whole number"),
         ({"query_width": 4}, "query_width: found 4, expected 1 to 3 (config.max_query_width)"),
         ({"query_width": -1}, "query_width: found -1, expected 1 to 3 (config.max_query_width)"),
-        ({"phase": Phase.DECODE}, "query_width: found 3, expected 1 to 1 (phase decode)"),
+        ({"phase": Phase.DECODE}, "query_width: found 3, expected 1 (phase decode)"),
         ({"phase": "draft"}, "phase: found 'draft', expected prefill, decode or verify"),
         ({"phase": 1}, "phase: found 1, expected prefill, decode or verify"),
         ({"phase": None}, "phase: found None, expected prefill, decode or verify"),
@@ -379,3 +379,28 @@ def test_many_rows_and_exactly_as_many_as_there_may_be(predictor: CodePredictor)
     step = predictor.prepare_ragged_step(batch, RaggedIo(), config, lengths, [1] * 256, 256, 2, Phase.VERIFY)
     offsets = np.asarray(step.wait().batch.query_offsets)
     np.testing.assert_array_equal(np.diff(offsets), lengths)
+
+
+def test_tensors_are_imported_once_for_each_io_and_configuration(predictor: CodePredictor) -> None:
+    class Counted:
+        """A tensor that counts how often it is looked at."""
+
+        def __init__(self) -> None:
+            self.looks, self.array = 0, np.zeros(5, np.int32)
+
+        @property
+        def __array_interface__(self) -> dict[str, Any]:
+            self.looks += 1
+            return self.array.__array_interface__
+
+    offsets = Counted()
+    batch = fresh(query_offsets=offsets)
+    pairs = [(RaggedIo(), CONFIG), (RaggedIo(), CONFIG), (RaggedIo(), dataclasses.replace(CONFIG, layout="padded"))]
+    for _ in range(3):
+        for io, config in pairs:
+            publish(predictor, batch, io=io, config=config)
+    assert offsets.looks == 3
+    # It remembers a few, not all that it ever met.
+    for _ in range(20):
+        publish(predictor, batch)
+    assert len(batch._bound) == 8

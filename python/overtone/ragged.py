@@ -50,6 +50,9 @@ class RaggedFault(IntEnum):
     """A row before it in the same step has the same state, and keeps it."""
 
 
+_MOST_BOUND = 8
+"""Pairs of ``RaggedIo`` and ``RaggedConfig`` that a batch remembers."""
+
 _REASONS = {
     RaggedFault.QUERY_LENGTH: "its query length is negative, or more than query_width",
     RaggedFault.STATE_INDEX: "there is no such KV state",
@@ -162,12 +165,13 @@ class RaggedBatch:
         )
 
     def _plan(self, executor: Executor, io: RaggedIo, config: RaggedConfig, stream: object) -> RaggedPlan:
-        """The tensors as the executor knows them; imported once, and again for another ``io`` or ``config``."""
+        """The tensors as the executor knows them: imported when they first meet ``io`` and ``config``."""
         for known, lent, given, plan in self._bound:
             if known is executor and lent is io and given == config:
                 return plan
         plan = executor.bind_ragged_steps(self, io, config, stream)
-        self._bound[:] = [(executor, io, config, plan)]
+        self._bound[_MOST_BOUND - 1 :] = []
+        self._bound.insert(0, (executor, io, config, plan))
         return plan
 
 
@@ -193,6 +197,9 @@ class RaggedIo:
 class RaggedStep:
     """A step that was published, or is about to be on its stream.
 
+    Steps into one batch follow one another in the order of their stream; whoever gives them to several streams orders
+    those, as with all work on tensors of their own.
+
     Args:
         batch: Where.
         batch_size: Rows of the step.
@@ -213,7 +220,9 @@ class RaggedStep:
         return self.completion.ready()
 
     def wait(self) -> RaggedStep:
-        """Wait until it is published, and check every row. An engine on the step's stream need not wait.
+        """Wait until it is published, and check every row; where later steps went into the batch, those of the newest.
+
+        An engine on the step's stream need not wait.
 
         Returns:
             The step itself.

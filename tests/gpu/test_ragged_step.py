@@ -242,17 +242,6 @@ def test_a_step_is_in_order_on_its_stream_and_waits_for_nothing(predictor: CodeP
     assert taken.tolist() == [1, 1, 1, 0, 0]
 
 
-def test_a_step_on_another_stream_comes_after_the_one_before(predictor: CodePredictor) -> None:
-    kv_lengths = torch.zeros(7, dtype=torch.int32, device="cuda")
-    batch, io = torch_batch(CONFIG), RaggedIo(kv_lengths=kv_lengths, advance=True)
-    torch.cuda.synchronize()
-    for _ in range(4):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            torch.cuda._sleep(SLEEP_CYCLES // 10)
-            publish(predictor, batch, io, past_lengths=None)
-    assert published(batch)["past_lengths"] == [6, 0, 9, 0, 0]
-
-
 def test_rows_that_fail_are_told_by_wait(predictor: CodePredictor) -> None:
     batch = RaggedBatch.zeros(CONFIG, predictor.device)
     step = publish(predictor, batch, RaggedIo(), query_lengths=on_cuda(np.array([2, 5, -1])))

@@ -20,6 +20,9 @@ use crate::frame::site::{Reach, Site};
 
 pub mod step;
 
+/// The type of everything but positions and state indices.
+const INT32: [ElementType; 1] = [ElementType::Int32];
+
 /// `overtone.RaggedBatch`: where steps are published.
 #[derive(Debug, FromPyObject)]
 #[allow(missing_docs, reason = "they are described where Python has them")]
@@ -42,7 +45,7 @@ pub struct GivenBatch<'py> {
 pub struct GivenIo<'py> {
     pub state_indices: Option<Bound<'py, PyAny>>,
     pub kv_lengths: Option<Bound<'py, PyAny>>,
-    pub advance: bool,
+    pub advance: Bound<'py, PyAny>,
 }
 
 /// The tensors that steps of one engine are published in, and what it lends for them. All outputs are contiguous.
@@ -105,7 +108,7 @@ impl RaggedTensors {
             }
             Ok::<_, PyErr>(tensor)
         };
-        let int32 = |name, object: &Bound<'_, PyAny>, length| output(name, object, length, &INTEGERS[..1]);
+        let int32 = |name, object: &Bound<'_, PyAny>, length| output(name, object, length, &INT32);
         let tokens =
             |name, object: &Bound<'_, PyAny>| output(name, object, rows * config.max_query_width, &INTEGERS);
         let lent = |name, object: &Option<Bound<'_, PyAny>>, length, types: &[ElementType]| {
@@ -123,8 +126,8 @@ impl RaggedTensors {
             status: int32("batch.status", &batch.status, rows)?,
             faults: int32("batch.faults", &batch.faults, 1)?,
             given_states: lent("io.state_indices", &io.state_indices, rows, &INTEGERS)?,
-            kv_lengths: lent("io.kv_lengths", &io.kv_lengths, config.max_states, &INTEGERS[..1])?,
-            advance: io.advance,
+            kv_lengths: lent("io.kv_lengths", &io.kv_lengths, config.max_states, &INT32)?,
+            advance: io.advance.is_truthy()?,
             config,
         };
         tensors.check_advance()?;

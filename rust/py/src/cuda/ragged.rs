@@ -1,6 +1,6 @@
 //! `CudaRaggedPlan`: steps of a talker's engine on a CUDA device, each laid out by one small kernel.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use overtone_cuda::frame::TensorReference;
 use overtone_cuda::ragged_step::{
@@ -10,13 +10,9 @@ use pyo3::prelude::*;
 
 use super::block::{baked, device_type, reference};
 use super::completion::{Completion, PyCompletion};
-use super::events::Mark;
 use super::retired::Owner;
 use super::shared::Shared;
-use crate::causes::cuda_error;
 use crate::dlpack::import::ImportedTensor;
-use crate::errors::Raised;
-use crate::executor::lock;
 use crate::frame::awaited_streams;
 use crate::frame::site::Site;
 use crate::ragged::step::{GivenStep, Lengths, StepArguments};
@@ -29,8 +25,6 @@ use crate::streams::StreamHandle;
 pub struct CudaRaggedPlan {
     shared: Arc<Shared>,
     tensors: Arc<RaggedTensors>,
-    /// The stream of the last step, and its end.
-    last: Mutex<Option<(StreamHandle, Arc<Mark>)>>,
 }
 
 #[pymethods]
@@ -65,10 +59,18 @@ impl CudaRaggedPlan {
         config: &Bound<'_, PyAny>,
         stream: StreamHandle,
     ) -> PyResult<Self> {
+        let entered = shared.enter()?;
+        let borrowed = shared.borrowed(stream);
+        shared.check_stream(&entered, &borrowed)?;
         let site = Site::Cuda { index: shared.index(), stream };
-        let tensors = RaggedTensors::new(site, batch, io, config)?;
-        shared.await_producers(stream, tensors.written().chain(tensors.read()))?;
-        Ok(Self { shared, tensors: Arc::new(tensors), last: Mutex::default() })
+        let tensors = Arc::new(RaggedTensors::new(site, batch, io, config)?);
+        // A graph cannot wait for what is done outside of it: whoever launches it does.
+        if !shared.is_capturing(&entered, &borrowed)? {
+            let awaited = awaited_streams(tensors.written().chain(tensors.read()));
+            shared.await_streams(&entered, &awaited, &borrowed)?;
+        }
+        drop(entered);
+        Ok(Self { shared, tensors })
     }
 
     fn launch(
@@ -78,22 +80,18 @@ impl CudaRaggedPlan {
         stream: StreamHandle,
     ) -> PyResult<PyCompletion> {
         let (shared, tensors) = (&self.shared, &*self.tensors);
-        let site = Site::Cuda { index: shared.index(), stream };
-        let step = StepArguments::new(site, tensors, given)?;
         let entered = shared.enter()?;
         shared.release_completed(&entered);
         let borrowed = shared.borrowed(stream);
         shared.check_stream(&entered, &borrowed)?;
+        let site = Site::Cuda { index: shared.index(), stream };
+        let step = StepArguments::new(site, tensors, given)?;
         if shared.is_capturing(&entered, &borrowed)? {
             if let Some(argument) = step.given_by_host() {
                 return Err(baked(argument).into());
             }
         } else {
             shared.await_streams(&entered, &awaited_streams(step.tensors()), &borrowed)?;
-            let last = lock(&self.last).clone();
-            if let Some((_, mark)) = last.filter(|(last, _)| *last != stream) {
-                borrowed.wait_for(&entered, mark.event()).map_err(|error| cuda_error(&error))?;
-            }
         }
         let work =
             RaggedStepLaunch::new(&tensors.config, &published(tensors), &states(tensors), &as_given(&step));
@@ -102,31 +100,10 @@ impl CudaRaggedPlan {
         // SAFETY: the tensors were checked to be as large as the configuration says, and those of the step to have a length a
         // row; `owner` keeps them.
         match unsafe { shared.launch_ragged_step(py, &entered, &work, &borrowed, owner) }? {
-            Some(mark) => {
-                let replaced = lock(&self.last).replace((stream, Arc::clone(&mark)));
-                drop(replaced);
-                completion.launched(mark);
-            }
+            Some(mark) => completion.launched(mark),
             None => completion.recorded(),
         }
         Ok(PyCompletion(completion))
-    }
-}
-
-impl Shared {
-    /// Makes the stream wait for what fills the tensors. One under capture cannot: whoever launches the graph does.
-    fn await_producers<'a>(
-        &self,
-        stream: StreamHandle,
-        tensors: impl Iterator<Item = &'a ImportedTensor>,
-    ) -> Result<(), Raised> {
-        let entered = self.enter()?;
-        let borrowed = self.borrowed(stream);
-        self.check_stream(&entered, &borrowed)?;
-        if self.is_capturing(&entered, &borrowed)? {
-            return Ok(());
-        }
-        self.await_streams(&entered, &awaited_streams(tensors), &borrowed)
     }
 }
 

@@ -226,6 +226,7 @@ fn wrong_length(name: &'static str, row: usize, found: i64, expected: &str) -> R
 fn within(name: &'static str, found: i64, most: usize, limit: &str) -> Result<usize, Raised> {
     match usize::try_from(found) {
         Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ if most == 1 => Err(told(name, found.to_string(), &format!("1 ({limit})"))),
         _ => Err(told(name, found.to_string(), &format!("1 to {most} ({limit})"))),
     }
 }

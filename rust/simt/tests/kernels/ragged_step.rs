@@ -252,6 +252,28 @@ fn hostile_lengths_and_indices_make_rows_empty_and_are_told() {
 }
 
 #[test]
+fn random_hostile_steps_are_published_as_the_core_does() {
+    let mut random = Random::new(12);
+    let mut within = |least: i64, most: i64| least + random.below((most - least + 1) as usize) as i64;
+    for layout in LAYOUTS {
+        for round in 0..20 {
+            let (batch, width) = (within(1, 40) as usize, within(1, 5) as usize);
+            let config = RaggedConfig { chunked_prefill: round % 2 == 0, ..config(layout, batch, 5) };
+            let rows = within(1, batch as i64) as usize;
+            // About as often good as not, and half of the states there twice.
+            let given: Vec<_> = (0..rows)
+                .map(|_| row(within(-1, width as i64 + 1), within(-1, 2 * batch as i64), within(-1, 21)))
+                .collect();
+            let phase = PHASES[round % 3];
+            let width = if phase == Phase::Decode { 1 } else { width };
+            for element in [ElementType::Int32, ElementType::Int64] {
+                check(config, &given, width, phase, Source::Device(element));
+            }
+        }
+    }
+}
+
+#[test]
 fn sixty_four_bits_are_not_taken_for_thirty_two() {
     let config = config(TokenLayout::Packed, 4, 4);
     let wrapping = 1_i64 << 32;
