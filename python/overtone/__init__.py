@@ -30,6 +30,7 @@ from overtone.errors import (
 from overtone.frame import BoundFrame, Frame, FramePlan, HostFrame
 from overtone.memory import MemoryEstimate, estimate_memory
 from overtone.predictor import CodePredictor
+from overtone.ragged import Phase, RaggedBatch, RaggedConfig, RaggedFault, RaggedIo, RaggedStep
 from overtone.sampling import SamplingArrays, SamplingParams
 
 __all__ = [
@@ -53,6 +54,12 @@ __all__ = [
     "ModelSpec",
     "OutOfMemoryError",
     "OvertoneError",
+    "Phase",
+    "RaggedBatch",
+    "RaggedConfig",
+    "RaggedFault",
+    "RaggedIo",
+    "RaggedStep",
     "SamplingArrays",
     "SamplingParams",
     "Tensor",

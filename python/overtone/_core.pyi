@@ -5,7 +5,8 @@ from typing import Any, final
 
 from numpy.typing import DTypeLike, NDArray
 
-from overtone._typing import FrameArguments, GivenSampling
+from overtone._typing import FrameArguments, GivenSampling, TensorLike
+from overtone.ragged import RaggedBatch, RaggedConfig, RaggedIo
 
 __all__ = [
     "ARCHITECTURES",
@@ -13,11 +14,14 @@ __all__ = [
     "CpuExecutor",
     "CudaExecutor",
     "CudaPreparedFrame",
+    "CudaRaggedPlan",
     "ModelSpec",
     "PreparedFrame",
+    "RaggedPlan",
     "Tensor",
     "__version__",
     "check_cuda",
+    "check_ragged_config",
     "check_sampling",
     "describe_checkpoint",
     "describe_cuda",
@@ -169,6 +173,9 @@ class CpuExecutor:
         stream: object,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]: ...
     def prepare_frame(self, arguments: FrameArguments, stream: object = None) -> PreparedFrame: ...
+    def bind_ragged_steps(
+        self, batch: RaggedBatch, io: RaggedIo, config: RaggedConfig, stream: object = None
+    ) -> RaggedPlan: ...
     def synchronize(self, stream: object = None) -> None: ...
     def capture_graphs(self) -> None: ...
     def read_frame_bytes(self) -> int: ...
@@ -229,6 +236,9 @@ class CudaExecutor:
         stream: object,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Completion]: ...
     def prepare_frame(self, arguments: FrameArguments, stream: object = None) -> CudaPreparedFrame: ...
+    def bind_ragged_steps(
+        self, batch: RaggedBatch, io: RaggedIo, config: RaggedConfig, stream: object = None
+    ) -> CudaRaggedPlan: ...
     def synchronize(self, stream: object = None) -> None: ...
     def capture_graphs(self) -> None: ...
     def read_frame_bytes(self) -> int: ...
@@ -245,11 +255,36 @@ class CudaPreparedFrame:
     def outputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Completion]: ...
 
 @final
+class RaggedPlan:
+    def prepare(
+        self,
+        query_lengths: TensorLike | Sequence[int],
+        past_lengths: TensorLike | Sequence[int] | None,
+        batch_size: int,
+        query_width: int,
+        phase: str,
+        stream: object = None,
+    ) -> None: ...
+
+@final
+class CudaRaggedPlan:
+    def prepare(
+        self,
+        query_lengths: TensorLike | Sequence[int],
+        past_lengths: TensorLike | Sequence[int] | None,
+        batch_size: int,
+        query_width: int,
+        phase: str,
+        stream: object = None,
+    ) -> Completion: ...
+
+@final
 class Completion:
     def ready(self) -> bool: ...
     def wait(self) -> None: ...
 
 def check_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> None: ...
+def check_ragged_config(config: RaggedConfig) -> None: ...
 def check_cuda(ordinal: int | None = None) -> None: ...
 def describe_cuda() -> dict[str, Any]: ...
 def estimate_cuda_memory(spec: ModelSpec, dtype: str, max_batch: int) -> tuple[int, int]: ...

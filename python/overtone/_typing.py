@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from overtone._core import ModelSpec, Tensor
+    from overtone.ragged import RaggedBatch, RaggedConfig, RaggedIo
     from overtone.sampling import SamplingArrays, SamplingParams
 
 
@@ -76,6 +77,21 @@ class Prepared(Protocol):
         """The arguments of its ``Frame``."""
 
 
+class RaggedPlan(Protocol):
+    """Tensors that an executor publishes steps in."""
+
+    def prepare(
+        self,
+        query_lengths: TensorLike | Sequence[int],
+        past_lengths: TensorLike | Sequence[int] | None,
+        batch_size: int,
+        query_width: int,
+        phase: str,
+        stream: object = None,
+    ) -> FrameCompletion | None:
+        """Publish a step, or give it to a stream."""
+
+
 class Executor(Protocol):
     """What runs frames. A stream is for executors whose device has some; the others run before they return."""
 
@@ -113,6 +129,9 @@ class Executor(Protocol):
         stream: object,
     ) -> Any: ...
     def prepare_frame(self, arguments: FrameArguments, stream: object = None) -> Prepared: ...
+    def bind_ragged_steps(
+        self, batch: RaggedBatch, io: RaggedIo, config: RaggedConfig, stream: object = None
+    ) -> RaggedPlan: ...
     def synchronize(self, stream: object = None) -> None: ...
     def capture_graphs(self) -> None: ...
     def read_frame_bytes(self) -> int: ...

@@ -99,10 +99,10 @@ class EngineError(OvertoneError):
 
 
 class FrameError(OvertoneError):
-    """Some rows of a frame failed; the others are good.
+    """Some rows of a frame, or of a step, failed; the others are good.
 
-    ``rows`` holds the indices of the failed rows, ``statuses`` the status of each, in the same order: j > 0 when the
-    draw of codebook j failed first, -1 when ``code_0`` was out of range.
+    ``rows`` holds the indices of the failed rows, ``statuses`` the status of each, in the same order: of a frame j > 0
+    when the draw of codebook j failed first, -1 when ``code_0`` was out of range; of a step its ``RaggedFault``.
     """
 
     rows: tuple[int, ...]

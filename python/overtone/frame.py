@@ -77,7 +77,8 @@ class _Complete:
         pass
 
 
-_COMPLETE = _Complete()
+COMPLETE = _Complete()
+"""Of work that was done when its call returned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ class Frame:
     codec_hiddens: Tensor
     status: Tensor
     logits: Tensor | None = None
-    completion: FrameCompletion = field(default=_COMPLETE, repr=False)
+    completion: FrameCompletion = field(default=COMPLETE, repr=False)
 
     def ready(self) -> bool:
         """Whether the frame has completed; asks without waiting. On the CPU it always has.

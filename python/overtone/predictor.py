@@ -16,6 +16,7 @@ from overtone.codes_ring import CodesRing
 from overtone.errors import BindingError, InputError, OvertoneError
 from overtone.executors import choose_executor, decline_speculation, type_name
 from overtone.frame import BoundFrame, Frame, FramePlan
+from overtone.ragged import RaggedSteps
 from overtone.sampling import given_sampling
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CodePredictor"]
 
 
-class CodePredictor:
+class CodePredictor(RaggedSteps):
     """Predicts the residual codes of a frame from ``code_0`` and the talker's last hidden state.
 
     One predictor may be shared by threads; its frames then run one after another, and each thread gets outputs of its

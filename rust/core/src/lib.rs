@@ -10,12 +10,14 @@
 //! | [`checkpoint`] | checkpoint directories, checked and read; synthetic checkpoints, written |
 //! | [`sampling`] | one draw: a pure function of (logits, parameters, seed, frame, codebook) |
 //! | [`rounds`] | speculation: what is drafted, accepted and kept |
+//! | [`ragged`] | steps of batches whose rows bring different numbers of tokens |
 //! | [`frame`] | what goes into a frame and what comes out of it |
 //! | [`cpu`] | the executor that runs a frame on the CPU, and the reference of every other |
 
 pub mod checkpoint;
 pub mod cpu;
 pub mod frame;
+pub mod ragged;
 pub mod rounds;
 pub mod sampling;
 pub mod spec;

@@ -30,6 +30,7 @@ pub use planner::context_bytes;
 use planner::{Places, Planner, persistent_bytes, round_counters_bytes};
 
 mod planner;
+mod ragged_step;
 
 /// How a [`CudaExecutor`] is made.
 #[derive(Clone, Copy, Debug)]

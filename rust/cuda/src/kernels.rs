@@ -103,6 +103,8 @@ kernels! {
         Rollback = "rollback", 256, 2;
         /// Hands the hidden rows behind the last codes to the next drafts.
         SeedGather = "seed_gather", 256, 2;
+        /// Publishes the layout of a step whose rows bring different numbers of tokens.
+        RaggedStep = "ragged_step", 256, 2;
     }
     per_type {
         /// Packs a weight matrix into the order that products read it in.

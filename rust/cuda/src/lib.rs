@@ -8,6 +8,7 @@
 //! | [`layout`] | where everything lies on the device |
 //! | [`plan`], [`product`] | a frame as a list of launches |
 //! | [`rounds`] | a frame in speculative rounds, likewise |
+//! | [`ragged_step`] | the layout of a step whose rows bring different numbers of tokens, as one launch |
 //! | [`machine`], [`graphs`] | what launches run on: a stream, or a graph for each batch size |
 //! | [`round_stream`], [`kv_lengths`] | speculative rounds of any engine, issued blind and read once; the lengths that they roll back |
 //! | [`load`] | a checkpoint's tensors, made into what a frame reads |
@@ -30,4 +31,5 @@ pub mod plan;
 pub mod product;
 pub mod rounds;
 pub mod round_stream;
+pub mod ragged_step;
 pub mod support;

@@ -6,6 +6,7 @@
 //! | [`shared`] | a loaded executor, its locks, and the one way to give it a frame |
 //! | [`predicted`] | a frame in one call, into outputs that the caller owns |
 //! | [`prepared`] | a frame prepared to be launched many times |
+//! | [`ragged`] | steps of a talker's engine, laid out |
 //! | [`block`] | tensors and parameters as kernels find them |
 //! | [`output_pool`], [`events`], [`retired`] | memory, events and owners that outlive a call: reused, so that nothing is made per frame |
 //! | [`completion`] | whether a frame has completed, and who waits for it |
@@ -30,6 +31,7 @@ use crate::enter::{enter, enter_interruptible};
 use crate::errors::{ErrorClass, Raised};
 use crate::executor::{check_codec_hiddens, lock, no_such_layer};
 use crate::frame::arguments::{FrameArguments, GivenSampling};
+use crate::ragged::{GivenBatch, GivenIo};
 use crate::spec::PyModelSpec;
 use crate::streams::StreamHandle;
 use crate::tensor::Tensor;
@@ -37,6 +39,7 @@ use block::TalkerTable;
 use loading::{ARENA_ALIGNMENT, Request};
 use predicted::{DeviceOutputs, predict};
 use prepared::CudaPreparedFrame;
+use ragged::CudaRaggedPlan;
 use retired::Owner;
 use shared::Shared;
 
@@ -47,6 +50,7 @@ pub mod loading;
 pub mod output_pool;
 pub mod predicted;
 pub mod prepared;
+pub mod ragged;
 pub mod report;
 pub mod retired;
 pub mod shared;
@@ -296,6 +300,19 @@ impl CudaExecutor {
     ) -> PyResult<CudaPreparedFrame> {
         let stream = self.0.stream(py, stream)?;
         CudaPreparedFrame::new(py, Arc::clone(&self.0), &arguments, stream)
+    }
+
+    #[pyo3(signature = (batch, io, config, stream = None))]
+    fn bind_ragged_steps(
+        &self,
+        py: Python<'_>,
+        batch: GivenBatch<'_>,
+        io: GivenIo<'_>,
+        config: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<CudaRaggedPlan> {
+        let stream = self.0.stream(py, stream)?;
+        CudaRaggedPlan::new(Arc::clone(&self.0), &batch, &io, config, stream)
     }
 
     /// Waits for what the stream was given so far, and for the frame launched last.

@@ -28,13 +28,16 @@ use crate::enter::{enter, enter_interruptible};
 use crate::errors::{ErrorClass, Raised};
 use crate::frame::arguments::{FrameArguments, GivenSampling};
 use crate::frame::outputs::{OutputKind, Outputs, ReusedOutputs};
+use crate::ragged::{GivenBatch, GivenIo};
 use crate::spec::PyModelSpec;
 use crate::tensor::Tensor;
 use loading::{Request, contiguous_copy, import_weight};
 use prepared::PreparedFrame;
+use ragged::RaggedPlan;
 
 pub mod loading;
 pub mod prepared;
+pub mod ragged;
 
 /// Codes, `codec_sum`, `codec_hiddens`, status and logits of a frame.
 type HostOutputs = (Py<Tensor>, Py<Tensor>, Py<Tensor>, Py<Tensor>, Option<Py<Tensor>>);
@@ -393,6 +396,18 @@ impl CpuExecutor {
     ) -> PyResult<PreparedFrame> {
         let _ = stream;
         PreparedFrame::new(py, Arc::clone(&self.0), &arguments)
+    }
+
+    #[pyo3(signature = (batch, io, config, stream = None))]
+    fn bind_ragged_steps(
+        &self,
+        batch: GivenBatch<'_>,
+        io: GivenIo<'_>,
+        config: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<RaggedPlan> {
+        let _ = stream;
+        RaggedPlan::new(&batch, &io, config)
     }
 
     /// Whatever frames were given is done when a call returns.

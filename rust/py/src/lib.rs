@@ -10,6 +10,7 @@
 //! | [`errors`], [`causes`] | the exceptions of `overtone.errors`, raised from Rust |
 //! | [`spec`] | `overtone.ModelSpec` |
 //! | [`frame`] | a frame's tensors, as every executor meets them |
+//! | [`ragged`] | steps of batches whose rows bring different numbers of tokens, as every executor meets them |
 //! | [`executor`], [`arena`] | the CPU executor |
 //! | [`cuda`] | the CUDA executor |
 //! | [`sampling`] | sampling parameters, checked |
@@ -31,6 +32,7 @@ pub mod errors;
 pub mod executor;
 pub mod files;
 pub mod frame;
+pub mod ragged;
 pub mod sampling;
 pub mod spec;
 pub mod streams;
@@ -44,9 +46,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<spec::PyModelSpec>()?;
     module.add_class::<executor::CpuExecutor>()?;
     module.add_class::<executor::prepared::PreparedFrame>()?;
+    module.add_class::<executor::ragged::RaggedPlan>()?;
     module.add_class::<cuda::CudaExecutor>()?;
     module.add_class::<cuda::prepared::CudaPreparedFrame>()?;
     module.add_class::<cuda::completion::PyCompletion>()?;
+    module.add_class::<cuda::ragged::CudaRaggedPlan>()?;
+    module.add_function(wrap_pyfunction!(ragged::check_ragged_config, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::loading::estimate_cuda_memory, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::report::check_cuda, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::report::describe_cuda, module)?)?;

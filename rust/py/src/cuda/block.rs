@@ -230,14 +230,18 @@ impl Recordable {
     /// # Errors
     /// That error.
     pub fn check(self) -> Result<(), Raised> {
-        let Some(argument) = self.0 else { return Ok(()) };
-        let (found, expected) = ("a value on the host", "a tensor on the device");
-        let message = format!(
-            "{argument}: found {found}, expected {expected}: the stream is under capture, and a graph would repeat the \
-             value at every launch"
-        );
-        Err(Raised::new(ErrorClass::Capture, message).key(argument).found(found).expected(expected))
+        self.0.map_or(Ok(()), |argument| Err(baked(argument)))
     }
+}
+
+/// A `CaptureError` for an argument whose value the host gives.
+pub fn baked(argument: &'static str) -> Raised {
+    let (found, expected) = ("a value on the host", "a tensor on the device");
+    let message = format!(
+        "{argument}: found {found}, expected {expected}: the stream is under capture, and a graph would repeat the \
+         value at every launch"
+    );
+    Raised::new(ErrorClass::Capture, message).key(argument).found(found).expected(expected)
 }
 
 fn in_host_memory(tensor: Option<&ImportedTensor>) -> Option<&ImportedTensor> {
@@ -256,7 +260,8 @@ fn on_device(tensor: &ImportedTensor) -> TensorReference {
     if tensor.device().is_host() { TensorReference::default() } else { reference(tensor.view()) }
 }
 
-fn reference(view: &StridedView) -> TensorReference {
+/// A tensor where kernels can read it.
+pub(super) fn reference(view: &StridedView) -> TensorReference {
     let extent = view.shape().first().copied().unwrap_or(1);
     TensorReference::new(view.data() as u64, device_type(view.element()), &strides(view), extent)
 }
@@ -277,7 +282,8 @@ fn strides(view: &StridedView) -> [i64; 3] {
     strides
 }
 
-const fn device_type(element: ElementType) -> DeviceType {
+/// The element type as kernels number it.
+pub(super) const fn device_type(element: ElementType) -> DeviceType {
     match element {
         ElementType::Float16 => DeviceType::Float16,
         ElementType::BFloat16 => DeviceType::BFloat16,

@@ -15,7 +15,8 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 const MOST_AT_ONCE: usize = 8;
 
 /// Owners of memory, each with the end of the last frame that uses it. Frames of an executor run in the order of their
-/// launches, so the first to wait for is the first to complete.
+/// launches, so the first to wait for is the first to complete; behind a talker's step on a stream of its own, owners are let
+/// go later than they could be.
 #[derive(Debug, Default)]
 pub struct Retired(VecDeque<(Arc<Mark>, Owner)>);
 

@@ -11,6 +11,7 @@ use overtone_core::tensor::FloatType;
 use overtone_cuda::driver::{BorrowedStream, Context, DriverError, Entered};
 use overtone_cuda::executor::{CudaExecutor as Engine, Taken};
 use overtone_cuda::frame::FrameBlock;
+use overtone_cuda::ragged_step::RaggedStepLaunch;
 use pyo3::prelude::*;
 
 use super::block::SharedTable;
@@ -294,6 +295,37 @@ impl Shared {
             }
         })?;
         Ok((taken.0 == Taken::Launched).then_some(mark))
+    }
+
+    /// Gives the layout of a step to a stream. `Some` is its end; `None` when it was recorded, and `owner` is kept for ever.
+    ///
+    /// # Errors
+    /// A `DeviceError` when the driver refuses; nothing has happened then.
+    ///
+    /// # Safety
+    /// What the launch reads and writes stays where it is until it has completed.
+    pub unsafe fn launch_ragged_step(
+        &self,
+        py: Python<'_>,
+        entered: &Entered<'_>,
+        work: &RaggedStepLaunch,
+        stream: &BorrowedStream,
+        owner: Owner,
+    ) -> Result<Option<Arc<Mark>>, Raised> {
+        let mark = self.events.take(entered).map_err(|error| cuda_error(&error))?;
+        let taken = self.with_state(py, |state| {
+            // SAFETY: the caller's condition; the stream was checked to be of the executor's context.
+            let taken = unsafe { state.engine.launch_ragged_step(work, stream, mark.event()) }?;
+            if taken == Taken::Recorded {
+                state.recorded.push(Arc::clone(&owner));
+            }
+            Ok::<_, Raised>(taken)
+        })?;
+        if taken == Taken::Recorded {
+            return Ok(None);
+        }
+        self.retire(Arc::clone(&mark), owner);
+        Ok(Some(mark))
     }
 
     /// Keeps `owner` until the frame that `mark` ends has completed.

@@ -149,6 +149,26 @@ fn contiguity_ignores_dimensions_of_one_element() {
 }
 
 #[test]
+fn a_slice_of_a_vector_keeps_its_strides_and_covers_no_more() {
+    let mut memory = [0_i32, 1, 2, 3, 4, 5, 6, 7];
+    let start = memory.as_ptr().addr();
+    let backwards = view(&mut memory, ElementType::Int32, 7, &[4], Some(&[-2]));
+    let slice = backwards.slice(1..3).unwrap();
+    let mut values = [0; 2];
+    slice.read_row_i32(&[], &mut values).unwrap();
+    assert_eq!(values, [5, 3]);
+    assert_eq!(slice.byte_range(), &(start + 12..start + 24));
+    assert_eq!(backwards.slice(0..4).unwrap().byte_range(), backwards.byte_range());
+    let empty = backwards.slice(4..4).unwrap();
+    assert!(empty.elements() == 0 && empty.byte_range().is_empty());
+    assert!(backwards.slice(3..5).is_none());
+    #[allow(clippy::reversed_empty_ranges, reason = "it is refused")]
+    let reversed = 2..1;
+    assert!(backwards.slice(reversed).is_none());
+    assert!(view(&mut memory, ElementType::Int32, 0, &[2, 4], None).slice(0..1).is_none());
+}
+
+#[test]
 fn floats_of_every_type_are_widened_exactly() {
     let values = [0.5_f32, -1.0, 65504.0, 0.0];
     let mut single = values;

@@ -253,6 +253,18 @@ impl StridedView {
         (leading.len() <= self.shape.len()).then(|| self.data.wrapping_offset(offset))
     }
 
+    /// Elements `range` of a vector; `None` when this is no vector, or has fewer.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        let (&[extent], length) = (&*self.shape, range.len()) else { return None };
+        if range.start > range.end || range.end > extent {
+            return None;
+        }
+        let data = if length == 0 { self.data } else { self.start(&[range.start])? };
+        let shape: Box<[usize]> = [length].into();
+        let bytes = covered_bytes(data.addr(), self.element, &shape, &self.strides)?;
+        Some(Self { data, shape, elements: length, bytes, ..self.clone() })
+    }
+
     /// The elements as bytes when they are contiguous and in host memory, `None` otherwise.
     ///
     /// # Safety

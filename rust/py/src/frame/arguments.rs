@@ -18,7 +18,7 @@ const WORDS: [ElementType; 2] = [ElementType::UInt64, ElementType::Int64];
 pub(super) const TRUTHS: [ElementType; 4] =
     [ElementType::Bool, ElementType::UInt8, ElementType::Int32, ElementType::Int64];
 /// Characters of a wrong argument that a message shows.
-const SHOWN: usize = 200;
+pub const SHOWN: usize = 200;
 
 /// A frame as `overtone.CodePredictor` gives it: a mapping of these items, or one made from a call's own arguments.
 #[derive(Debug, FromPyObject)]
@@ -236,7 +236,10 @@ impl Checker {
 }
 
 /// Whether an object speaks any of the protocols that tensors are taken by.
-fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+///
+/// # Errors
+/// What looking for them raises.
+pub fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     for protocol in ["__dlpack__", "__array_interface__", "__cuda_array_interface__"] {
         if object.hasattr(protocol)? {
             return Ok(true);
@@ -246,7 +249,7 @@ fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// An `InputError` for a sequence of the wrong length.
-fn counted(name: &'static str, found: usize, expected: usize) -> Raised {
+pub fn counted(name: &'static str, found: usize, expected: usize) -> Raised {
     Raised::input(format!("{name}: found {found} entries, expected {expected}, one per row"))
         .key(name)
         .found(found.to_string())

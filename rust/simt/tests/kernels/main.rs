@@ -17,6 +17,7 @@ mod loading;
 mod norm;
 mod product;
 mod round_stream;
+mod ragged_step;
 mod row_state;
 mod sampling;
 mod upload;
