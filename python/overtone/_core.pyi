@@ -18,13 +18,17 @@ __all__ = [
     "Tensor",
     "__version__",
     "check_cuda",
+    "check_drafts",
     "check_sampling",
     "describe_checkpoint",
     "describe_cuda",
     "estimate_cuda_memory",
     "estimate_memory",
     "make_checkpoint",
+    "propose_drafts",
+    "read_fit_weights",
     "read_tensors",
+    "write_drafts",
     "write_tensors",
 ]
 
@@ -267,6 +271,26 @@ def make_checkpoint(
 ) -> None: ...
 def read_tensors(file: str | PathLike[str]) -> dict[str, Tensor]: ...
 def write_tensors(file: str | PathLike[str], tensors: dict[str, Any]) -> None: ...
+def read_fit_weights(
+    artifact_dir: str | PathLike[str], checkpoint_dir: str | PathLike[str] | None = None
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]: ...
+def propose_drafts(
+    logits: Any, sampling: Sequence[tuple[float, int, float, int]], frame_idx: Sequence[int], codebook: int, count: int
+) -> Tensor: ...
+def write_drafts(
+    file: str | PathLike[str],
+    artifact_dir: str | PathLike[str],
+    checkpoint_dir: str | PathLike[str] | None,
+    tensors: dict[str, Any],
+    dtype: str | None,
+    frames: int,
+    ridge: float,
+) -> None: ...
+def check_drafts(
+    file: str | PathLike[str],
+    artifact_dir: str | PathLike[str],
+    checkpoint_dir: str | PathLike[str] | None = None,
+) -> tuple[str, int, float]: ...
 
 ARCHITECTURES: tuple[str, ...]
 __version__: str

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from overtone import CodePredictor, ModelSpec, Tensor, _core
-from overtone.cli.frames_file import Frames, read_frames
+from overtone.cli.frames_file import Frames, check_codes, read_frames
 from overtone.cli.options import (
     WORKING_TYPES,
     checkpoint_argument,
@@ -25,7 +25,7 @@ from overtone.cli.options import (
 from overtone.cli.output_file import check_destination
 from overtone.cli.progress import byte_progress, count_progress
 from overtone.cli.sampling_choice import choose_sampling, describe_sampling, sampling_options
-from overtone.errors import FrameError, InputError
+from overtone.errors import FrameError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,7 +105,7 @@ def predict(
     check_destination("--out", out, [*given, *sources])
     frames = read_frames(frames_file)
     frames.check_hidden_size(spec.talker_hidden_size)
-    _check_codes(frames, spec, code_zero_table)
+    check_codes(frames, spec, code_zero_table)
     sampling = choose_sampling(
         spec,
         frames.streams,
@@ -127,20 +127,6 @@ def predict(
     outputs = _predict_all(predictor, frames, sampling)
     _core.write_tensors(out, {"codes": outputs.codes, "codec_sum": outputs.codec_sum})
     _report(predictor, outputs, sampling, out)
-
-
-def _check_codes(frames: Frames, spec: ModelSpec, code_zero_table: Path | None) -> None:
-    """Check `code_zero` against the talker's codec table, wherever that is."""
-    size = spec.code_zero_size
-    if code_zero_table is not None:
-        shapes = [tensor.shape for tensor in _core.read_tensors(code_zero_table).values() if tensor.ndim == 2]
-        if len(shapes) != 1:
-            # Loading will say what is wrong with the file.
-            return
-        size = shapes[0][0]
-    if size is None:
-        raise InputError("the checkpoint has no talker's codec table: name a file that has it with --code-zero-table")
-    frames.check_code_zero(size)
 
 
 def _predict_all(predictor: CodePredictor, frames: Frames, sampling: list[SamplingParams] | None) -> _Outputs:
