@@ -13,6 +13,7 @@
 //! | [`executor`], [`arena`] | the CPU executor |
 //! | [`cuda`] | the CUDA executor |
 //! | [`sampling`] | sampling parameters, checked |
+//! | [`speculation`] | speculation as it is asked for, and its counters |
 //! | [`files`] | synthetic checkpoints, and safetensors files of frames and codes |
 //!
 //! Model, sampling and frames live in `overtone-core`; nothing here computes.
@@ -33,6 +34,7 @@ pub mod files;
 pub mod frame;
 pub mod sampling;
 pub mod spec;
+pub mod speculation;
 pub mod streams;
 pub mod tensor;
 #[cfg(test)]
