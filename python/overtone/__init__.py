@@ -31,6 +31,7 @@ from overtone.frame import BoundFrame, Frame, FramePlan, HostFrame
 from overtone.memory import MemoryEstimate, estimate_memory
 from overtone.predictor import CodePredictor
 from overtone.sampling import SamplingArrays, SamplingParams
+from overtone.speculation import SpecParams
 
 __all__ = [
     "Binding",
@@ -55,6 +56,7 @@ __all__ = [
     "OvertoneError",
     "SamplingArrays",
     "SamplingParams",
+    "SpecParams",
     "Tensor",
     "UnsupportedError",
     "__version__",

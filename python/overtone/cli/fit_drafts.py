@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
-from overtone import CodePredictor, ModelSpec, SamplingParams, _core
+from overtone import ModelSpec, SamplingParams, _core
 from overtone.cli.frames_file import Frames, check_codes, read_frames
 from overtone.cli.options import (
     checkpoint_argument,
@@ -23,7 +24,8 @@ from overtone.cli.progress import byte_progress, count_progress
 from overtone.cli.sampling_choice import choose_sampling, describe_sampling, sampling_options
 from overtone.drafts.fit import DraftFit, Drafts, FitWeights
 from overtone.drafts.quality import SIBLINGS, DraftQuality, DraftScore
-from overtone.errors import InputError
+from overtone.errors import FrameError, InputError
+from overtone.sampling import given_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,19 +54,27 @@ class _Rows:
         talker_last_hidden: [N, Ht].
         code_zero: [N].
         frame_idx: [N] int64.
+        stream: [N] int64.
         sampling: How each is drawn.
     """
 
     talker_last_hidden: NDArray[np.float32]
     code_zero: NDArray[np.int64]
     frame_idx: NDArray[np.int64]
+    stream: NDArray[np.int64]
     sampling: list[SamplingParams]
 
     def __len__(self) -> int:
         return len(self.code_zero)
 
     def __getitem__(self, rows: slice) -> _Rows:
-        return _Rows(self.talker_last_hidden[rows], self.code_zero[rows], self.frame_idx[rows], self.sampling[rows])
+        return _Rows(
+            self.talker_last_hidden[rows],
+            self.code_zero[rows],
+            self.frame_idx[rows],
+            self.stream[rows],
+            self.sampling[rows],
+        )
 
     def pieces(self, size: int) -> Iterator[_Rows]:
         """All of them in pieces."""
@@ -151,18 +161,20 @@ def fit_drafts(
     sampling = sampling or [SamplingParams.for_checkpoint(spec)] * frames.streams
     rows = _rows(frames, sampling if sampling_file else _own_seeds(sampling), max_frames)
     weights = FitWeights.read(checkpoint, checkpoint_dir)
-    predictor = CodePredictor("cpu", threads=threads)
     with byte_progress("loading") as progress:
-        predictor.preallocate(
-            checkpoint,
-            checkpoint_dir,
-            max_batch=min(len(rows), _ROWS_AT_ONCE),
-            code_zero_table=code_zero_table,
-            progress=progress,
+        executor = _core.CpuExecutor.load(
+            fspath(checkpoint),
+            None if checkpoint_dir is None else fspath(checkpoint_dir),
+            None if code_zero_table is None else fspath(code_zero_table),
+            None,
+            min(len(rows), _ROWS_AT_ONCE),
+            threads,
+            None,
+            progress,
         )
     held_out = max(len(rows) // _HELD_OUT, 1)
-    drafts = _fit(predictor, weights, rows[: len(rows) - held_out], ridge)
-    plain, fitted = _judge(predictor, weights, drafts, rows[len(rows) - held_out :])
+    drafts = _fit(executor, weights, rows[: len(rows) - held_out], ridge)
+    plain, fitted = _judge(executor, weights, drafts, rows[len(rows) - held_out :])
     _core.write_drafts(out, checkpoint, checkpoint_dir, drafts.tensors(), dtype, drafts.frames, ridge)
     click.echo(f"fitted to {drafts.frames} frames, {describe_sampling(sampling)}; judged on {held_out} others")
     _report(plain, fitted)
@@ -193,20 +205,34 @@ def _rows(frames: Frames, sampling: list[SamplingParams], most: int | None) -> _
         frames.talker_last_hidden[frame_idx, stream].astype(np.float32, copy=False),
         frames.code_zero[frame_idx, stream].astype(np.int64),
         frame_idx,
+        stream,
         [sampling[index] for index in stream],
     )
 
 
-def _predict(predictor: CodePredictor, rows: _Rows) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Final-norm hidden rows [N, R, H] and codes [N, C] of frames; those that could not be drawn are left out."""
-    raise NotImplementedError
+def _predict(executor: _core.CpuExecutor, rows: _Rows) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Final-norm hidden rows [N, R, H] and codes [N, C] of frames."""
+    hidden_rows, codes = [], []
+    for some in rows.pieces(_ROWS_AT_ONCE):
+        sampling = given_sampling(some.sampling)
+        drawn, status, made = executor.predict_hidden_rows(
+            some.talker_last_hidden, some.code_zero, sampling, some.frame_idx
+        )
+        failed = np.flatnonzero(status.numpy())
+        if failed.size:
+            row, found = int(failed[0]), status.numpy()[failed].tolist()
+            place = f"frame {some.frame_idx[row]}, stream {some.stream[row]}"
+            raise FrameError(f"{place}: codebook {found[0]} could not be drawn", failed.tolist(), found)
+        hidden_rows.append(made.numpy())
+        codes.append(drawn.numpy())
+    return np.concatenate(hidden_rows), np.concatenate(codes)
 
 
-def _fit(predictor: CodePredictor, weights: FitWeights, rows: _Rows, ridge: float) -> Drafts:
+def _fit(executor: _core.CpuExecutor, weights: FitWeights, rows: _Rows, ridge: float) -> Drafts:
     fit = DraftFit(weights)
     with count_progress("predicting", len(rows), "frame") as advance:
         for piece in rows.pieces(_PIECE):
-            fit.add(*_predict(predictor, piece))
+            fit.add(*_predict(executor, piece))
             advance(len(piece))
     heads, tables = [], []
     with count_progress("fitting", weights.codebooks - 1, "codebook") as advance:
@@ -218,11 +244,13 @@ def _fit(predictor: CodePredictor, weights: FitWeights, rows: _Rows, ridge: floa
     return Drafts(heads, tables, fit.frames, ridge)
 
 
-def _judge(predictor: CodePredictor, weights: FitWeights, drafts: Drafts, rows: _Rows) -> tuple[DraftScore, DraftScore]:
+def _judge(
+    executor: _core.CpuExecutor, weights: FitWeights, drafts: Drafts, rows: _Rows
+) -> tuple[DraftScore, DraftScore]:
     quality = DraftQuality(weights, drafts)
     with count_progress("judging", len(rows), "frame") as advance:
         for piece in rows.pieces(_PIECE):
-            hidden_rows, codes = _predict(predictor, piece)
+            hidden_rows, codes = _predict(executor, piece)
             sampling = [(each.temperature, each.top_k, each.top_p, each.seed) for each in piece.sampling]
             quality.add(hidden_rows, codes, sampling, piece.frame_idx.tolist())
             advance(len(piece))

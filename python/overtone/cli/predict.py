@@ -20,17 +20,20 @@ from overtone.cli.options import (
     device_option,
     executor_option,
     path_type,
+    speculation_options,
     threads_option,
 )
 from overtone.cli.output_file import check_destination
 from overtone.cli.progress import byte_progress, count_progress
 from overtone.cli.sampling_choice import choose_sampling, describe_sampling, sampling_options
 from overtone.errors import FrameError
+from overtone.speculation import SpecParams
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from overtone import SamplingParams
+    from overtone.speculation import DraftShape
 
 __all__ = ["predict"]
 
@@ -72,6 +75,7 @@ class _Outputs:
 @executor_option
 @device_option
 @threads_option
+@speculation_options
 @code_zero_table_option
 @checkpoint_dir_option
 def predict(
@@ -87,6 +91,8 @@ def predict(
     executor: str,
     device: str | None,
     threads: int | None,
+    spec_verify_size: int,
+    draft: DraftShape,
     code_zero_table: Path | None,
     checkpoint_dir: Path | None,
 ) -> None:
@@ -121,6 +127,8 @@ def predict(
             checkpoint,
             checkpoint_dir,
             max_batch=min(frames.streams, _STREAMS_AT_ONCE),
+            spec_verify_size=spec_verify_size,
+            spec_params=SpecParams(draft=draft),
             code_zero_table=code_zero_table,
             progress=progress,
         )
@@ -181,6 +189,13 @@ def _report(predictor: CodePredictor, outputs: _Outputs, sampling: list[Sampling
         f"{_on(predictor.device_name)}: "
         f"real-time factor {_FRAME_MILLISECONDS / median:.2f}"
     )
+    stats = predictor.stats()
+    if rounds := stats["spec_rounds"]:
+        switch = "" if stats["speculating"] else "; it did not pay and was switched off"
+        click.echo(
+            f"speculation: {stats['spec_codes'] / rounds:.2f} codes per round, {stats['spec_accepted']} of "
+            f"{stats['spec_drafted']} drafts accepted{switch}"
+        )
     click.echo(f"wrote {click.format_filename(out)}")
 
 

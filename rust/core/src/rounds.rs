@@ -12,8 +12,15 @@
 //!
 //! Which drafts hang where is a [`DraftTree`]; a chain and siblings are two of them. Rows of a round that are not accepted
 //! leave their keys and values behind in slots that the next rounds use again: [`SlotMap`].
+//!
+//! Whether rounds pay is seen in what they count ([`RoundCounters`]); an [`OffSwitch`] looks.
 
+mod off_switch;
+
+use crate::spec::ModelSpec;
 use std::fmt;
+
+pub use off_switch::OffSwitch;
 
 /// The most rows of one stream in a verify pass.
 pub const MOST_VERIFY_ROWS: usize = 8;
@@ -183,6 +190,12 @@ impl Speculation {
             DraftShape::Siblings => DraftTree::siblings(verify_rows - 1),
         };
         Some(Self { tree, least_probability })
+    }
+
+    /// Whether frames of an architecture can be predicted so: their positions and the rows of a round have to fit into
+    /// [`MOST_SLOTS`].
+    pub const fn suits(&self, spec: &ModelSpec) -> bool {
+        spec.positions() + MOST_VERIFY_ROWS - 1 <= MOST_SLOTS
     }
 
     /// Entries that a draft draws from at least where a row has top_k on: `top_k`, and for more than one proposal at least

@@ -14,6 +14,7 @@
 //! | [`cuda`] | the CUDA executor |
 //! | [`sampling`] | sampling parameters, checked |
 //! | [`drafts`] | fitted drafts: what a fit reads, and its file |
+//! | [`speculation`] | speculation as it is asked for, and its counters |
 //! | [`files`] | synthetic checkpoints, and safetensors files of frames and codes |
 //!
 //! Model, sampling and frames live in `overtone-core`; nothing here computes.
@@ -35,6 +36,7 @@ pub mod files;
 pub mod frame;
 pub mod sampling;
 pub mod spec;
+pub mod speculation;
 pub mod streams;
 pub mod tensor;
 #[cfg(test)]

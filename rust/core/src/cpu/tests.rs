@@ -4,3 +4,4 @@ mod fixture;
 mod goldens;
 mod invariance;
 mod kernels;
+mod rounds;

@@ -6,6 +6,7 @@ use crate::cpu::executor::CpuOptions;
 use crate::cpu::lanes::Lane16;
 use crate::cpu::{CpuExecutor, WeightType};
 use crate::frame::{FrameInputs, FrameOutputs, RowSampling};
+use crate::rounds::Speculation;
 use crate::sampling::SamplingParams;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -80,7 +81,19 @@ pub fn load(
     threads: usize,
     max_batch: usize,
 ) -> CpuExecutor {
-    let options = CpuOptions { weight_type, threads: Some(threads), max_batch };
+    speculating(checkpoint, weight_type, threads, max_batch, None)
+}
+
+/// An executor that speculates, and goes on however little it gains.
+pub fn speculating(
+    checkpoint: &Checkpoint<'_>,
+    weight_type: WeightType,
+    threads: usize,
+    max_batch: usize,
+    speculation: Option<Speculation>,
+) -> CpuExecutor {
+    let options =
+        CpuOptions { weight_type, threads: Some(threads), max_batch, speculation, off_below: Some(0.0) };
     CpuExecutor::load(checkpoint, options, &mut |_, _| ControlFlow::Continue(())).unwrap()
 }
 
@@ -91,6 +104,7 @@ pub struct Predicted {
     pub codec_sum: Vec<f32>,
     pub status: Vec<i32>,
     pub logits: Vec<f32>,
+    pub hidden_rows: Vec<f32>,
 }
 
 impl Predicted {
@@ -104,11 +118,12 @@ impl Predicted {
             codec_sum: part(&self.codec_sum, row, rows),
             status: part(&self.status, row, rows),
             logits: part(&self.logits, row, rows),
+            hidden_rows: part(&self.hidden_rows, row, rows),
         }
     }
 }
 
-/// Runs one frame in an arena full of NaN, with logits.
+/// Runs one frame in an arena full of NaN, with logits and hidden rows.
 pub fn predict(
     executor: &mut CpuExecutor,
     hidden: &[f32],
@@ -125,6 +140,7 @@ pub fn predict(
         codec_sum: vec![f32::NAN; streams * spec.talker_hidden_size],
         status: vec![-7; streams],
         logits: vec![f32::NAN; streams * spec.residual_codebooks * spec.codebook_size],
+        hidden_rows: vec![f32::NAN; streams * spec.residual_codebooks * spec.hidden_size],
     };
     let sampling: Vec<_> = params.iter().map(|&params| RowSampling { params, frame_index }).collect();
     executor.run_frame(
@@ -140,6 +156,7 @@ pub fn predict(
             codec_sum: &mut predicted.codec_sum,
             status: &mut predicted.status,
             logits: Some(&mut predicted.logits),
+            hidden_rows: Some(&mut predicted.hidden_rows),
         },
     );
     predicted
