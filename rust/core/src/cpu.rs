@@ -24,10 +24,12 @@
 //! | [`team`], [`threads`] | the threads, and how many |
 //! | `steps` | the frame itself, step by step |
 //! | `rounds` | the same frame in speculative rounds |
+//! | `drafts` | fitted drafts, packed |
 //! | [`executor`] | all of these together: what others load and run |
 
 mod attention;
 mod body;
+mod drafts;
 pub mod executor;
 pub mod lanes;
 mod layer_math;

@@ -2,6 +2,7 @@
 
 use super::attention::RotaryTable;
 use super::body::Body;
+use super::drafts::DraftWeights;
 use super::lanes::{InstructionSet, Kernel, LANES, Lane16, Lanes};
 use super::panels::WeightType;
 use super::rounds::Rounds;
@@ -11,6 +12,7 @@ use super::threads::{ThreadsError, start_team};
 use super::weights::{LoadError, OwnedTable, Weights};
 use super::workspace::{Workspace, WorkspaceExtent};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::drafts::Drafts;
 use crate::frame::{FrameInputs, FrameOutputs};
 use crate::rounds::{OffSwitch, RoundCounters, Speculation};
 use crate::sampling::Sampler;
@@ -137,6 +139,17 @@ impl CpuExecutor {
     /// architecture does not suit it, and from when on it did not pay.
     pub fn speculating(&self) -> bool {
         self.speculation.as_ref().is_some_and(|(_, switch)| switch.is_on())
+    }
+
+    /// Drafts the next code with fitted drafts from now on; nothing happens without speculation.
+    ///
+    /// # Errors
+    /// A value is not finite, or the file has changed; there is no memory.
+    pub fn use_drafts(&mut self, drafts: &Drafts) -> Result<(), CpuError> {
+        if let Some((rounds, _)) = &mut self.speculation {
+            rounds.use_drafts(DraftWeights::load(drafts, &self.spec, &mut self.team, self.weight_type)?);
+        }
+        Ok(())
     }
 
     /// What switches speculation off; `None` where there is none.

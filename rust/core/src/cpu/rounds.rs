@@ -4,8 +4,9 @@
 //! row of a step does, in a batch of others, so what is committed is what the plain loop gives, bit for bit.
 
 use super::body::TokenRows;
+use super::drafts::DraftWeights;
 use super::lanes::LANES;
-use super::steps::{FrameRun, widen};
+use super::steps::{FrameRun, add_row, widen};
 use super::workspace::PREFILL_ROWS;
 use crate::rounds::{MOST_SLOTS, MOST_VERIFY_ROWS, NO_DRAFT, RoundCounters, SlotMap, Speculation};
 use std::ops::Range;
@@ -14,6 +15,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(super) struct Rounds {
     speculation: Speculation,
+    /// What drafts the next code; the plain next head without.
+    drafts: Option<DraftWeights>,
     streams: Vec<StreamRounds>,
     rows: Vec<VerifyRow>,
     /// What the frame counted, for each stream.
@@ -64,7 +67,13 @@ impl Rounds {
             rows: Vec::with_capacity(max_batch * speculation.tree.rows()),
             counters: Vec::with_capacity(max_batch),
             speculation,
+            drafts: None,
         }
+    }
+
+    /// Drafts the next code with these from now on.
+    pub(super) fn use_drafts(&mut self, drafts: DraftWeights) {
+        self.drafts = Some(drafts);
     }
 
     pub(super) const fn verify_rows(&self) -> usize {
@@ -177,10 +186,21 @@ impl FrameRun<'_, '_> {
                 codebook.checked_sub(stream.committed).filter(|depth| (1..=tree.depth()).contains(depth))?;
             tree.rows_of_depth(depth - 1).any(|row| stream.takes_part(row)).then_some(depth)
         };
-        let drafting = rounds.streams.iter().filter(|stream| depth_of(stream).is_some());
-        self.body.head(&self.body.weights.heads[codebook - 1], drafting.map(|stream| stream.seed));
         let size = self.body.spec.codebook_size;
         let blocks = size.div_ceil(LANES);
+        let fitted = rounds.drafts.as_ref().map(|drafts| drafts.of(codebook));
+        // Fitted drafts know the pending code, and so the next one alone.
+        let is_fitted = |stream: &&StreamRounds| fitted.is_some() && depth_of(stream) == Some(1);
+        if let Some((head, table)) = fitted {
+            self.body.head(head, rounds.streams.iter().filter(is_fitted).map(|stream| stream.seed));
+            for stream in rounds.streams.iter().filter(is_fitted) {
+                let logits =
+                    &mut self.body.workspace.logits[stream.seed * blocks..(stream.seed + 1) * blocks];
+                add_row(table, stream.codes[0] as usize, &mut logits.as_flattened_mut()[..size]);
+            }
+        }
+        let plain = rounds.streams.iter().filter(|stream| depth_of(stream).is_some() && !is_fitted(stream));
+        self.body.head(&self.body.weights.heads[codebook - 1], plain.map(|stream| stream.seed));
         let logits = &*self.body.workspace.logits;
         let drafting = rounds.streams.iter_mut().zip(self.samplers.iter_mut()).zip(self.inputs.sampling);
         let drafting = drafting

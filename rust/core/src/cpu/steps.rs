@@ -161,7 +161,7 @@ pub(super) fn widen(table: Table<'_>, row: usize, to: &mut [f32]) {
 }
 
 /// Adds entry `row` of a table in float32.
-fn add_row(table: Table<'_>, row: usize, to: &mut [f32]) {
+pub(super) fn add_row(table: Table<'_>, row: usize, to: &mut [f32]) {
     let bytes = table.row(row);
     for (index, to) in to.iter_mut().enumerate() {
         *to += table.float_type.widen(bytes, index);
