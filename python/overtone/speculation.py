@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from numbers import Real
+from os import PathLike, fsdecode
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from overtone.arguments import refused, whole_number
 
 if TYPE_CHECKING:
-    from overtone._typing import Executor, GivenSpeculation
+    from overtone._typing import Executor, GivenSpeculation, Path
 
 __all__ = [
     "DRAFT_SHAPES",
@@ -49,6 +50,8 @@ class SpecParams:
         draft: ``siblings``: the best draws for the next code alone. ``chain``: the best draw of each of the next codes.
         off_below: Codes per round below which speculation is switched off for good; it is looked at after every 256
             rounds. None is the executor's own break-even, 0 never switches off.
+        drafts: Fitted drafts for the next code (``docs/fitted-drafts.md``): True for those beside the weights, where
+            there are any; the path of a file; False for the plain next head.
 
     Raises:
         InputError: A parameter is out of range; the message names it.
@@ -61,6 +64,7 @@ class SpecParams:
     p_min: float | None = None
     draft: DraftShape = "siblings"
     off_below: float | None = None
+    drafts: Path | bool = True
 
     def __post_init__(self) -> None:
         if self.p_min is not None and not (_is_number(self.p_min) and 0 < self.p_min <= 1):
@@ -69,6 +73,8 @@ class SpecParams:
             raise refused("draft", self.draft, " or ".join(map(repr, DRAFT_SHAPES)))
         if self.off_below is not None and not (_is_number(self.off_below) and self.off_below >= 0):
             raise refused("off_below", self.off_below, "None, or a number from 0 (never) on")
+        if not isinstance(self.drafts, bool | str | bytes | PathLike):
+            raise refused("drafts", self.drafts, "True, False or the path of a file")
 
 
 def _is_number(value: object) -> bool:
@@ -90,7 +96,8 @@ def given_speculation(spec_verify_size: int, spec_params: SpecParams | None) -> 
         params = spec_params or SpecParams()
         p_min = None if params.p_min is None else float(params.p_min)
         off_below = None if params.off_below is None else float(params.off_below)
-        return (params.draft, rows, p_min, off_below)
+        drafts = params.drafts if isinstance(params.drafts, bool) else fsdecode(params.drafts)
+        return (params.draft, rows, p_min, off_below, drafts)
     if rows == 0:
         _logger.debug("spec_verify_size=0: frames run step by step")
     else:

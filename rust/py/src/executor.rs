@@ -219,7 +219,8 @@ impl CpuExecutor {
             if let Some(file) = code_zero_table {
                 checkpoint = checkpoint.with_code_zero_table(&file)?;
             }
-            request.load(&checkpoint, check)
+            let directories: Vec<_> = [Some(artifact_dir), checkpoint_dir].into_iter().flatten().collect();
+            request.load(&checkpoint, &directories, check)
         })
     }
 
@@ -257,7 +258,7 @@ impl CpuExecutor {
                 ((*name).to_owned(), InMemoryTensor { float_type: *float_type, shape, bytes })
             });
             let checkpoint = Checkpoint::from_tensors(config, lent.collect::<BTreeMap<_, _>>())?;
-            request.load(&checkpoint, check)
+            request.load(&checkpoint, &[], check)
         })
     }
 

@@ -1,26 +1,64 @@
 //! Speculation as Python asks for it, and what comes back: counters of each row slot, and a word when it is switched off.
 
+use overtone_core::checkpoint::drafts::Drafts;
+use overtone_core::checkpoint::{Checkpoint, CheckpointError};
 use overtone_core::rounds::{DraftShape, MOST_VERIFY_ROWS, OffSwitch, RoundCounters, Speculation};
 use pyo3::prelude::*;
+use std::path::PathBuf;
 
 use crate::errors::Raised;
 
-/// `(shape, verify_rows, p_min, off_below)`, checked.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// `(shape, verify_rows, p_min, off_below, drafts)`, checked.
+#[derive(Clone, Debug, PartialEq)]
 pub struct GivenSpeculation {
     /// What is drafted.
     pub speculation: Speculation,
     /// Codes per round below which it is switched off; `None` for the executor's own number.
     pub off_below: Option<f64>,
+    /// Fitted drafts for the next code.
+    pub drafts: DraftsChoice,
+}
+
+/// Which fitted drafts a predictor uses.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DraftsChoice {
+    /// Those that lie beside the weights, where there are any; or none at all.
+    Beside(bool),
+    /// Those of a file.
+    File(PathBuf),
+}
+
+impl DraftsChoice {
+    /// Opens the drafts for a checkpoint that was read from these directories.
+    ///
+    /// # Errors
+    /// A `CheckpointError` for a file that does not hold this checkpoint's drafts.
+    pub fn open(
+        &self,
+        checkpoint: &Checkpoint<'_>,
+        directories: &[PathBuf],
+    ) -> Result<Option<Drafts>, CheckpointError> {
+        let file = match self {
+            Self::Beside(false) => None,
+            Self::Beside(true) => directories.iter().find_map(|directory| Drafts::beside(directory)),
+            Self::File(file) => Some(file.clone()),
+        };
+        file.map(|file| Drafts::open(&file, checkpoint)).transpose()
+    }
 }
 
 impl FromPyObject<'_, '_> for GivenSpeculation {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        let (shape, verify_rows, p_min, off_below): (String, i64, Option<f64>, Option<f64>) =
+        let (shape, verify_rows, p_min, off_below, drafts): (_, _, _, _, Bound<'_, PyAny>) =
             object.extract()?;
-        Ok(Self::new(&shape, verify_rows, p_min, off_below)?)
+        let shape: String = shape;
+        let drafts = match drafts.extract::<bool>() {
+            Ok(beside) => DraftsChoice::Beside(beside),
+            Err(_) => DraftsChoice::File(drafts.extract()?),
+        };
+        Ok(Self::new(&shape, verify_rows, p_min, off_below, drafts)?)
     }
 }
 
@@ -30,6 +68,7 @@ impl GivenSpeculation {
         verify_rows: i64,
         p_min: Option<f64>,
         off_below: Option<f64>,
+        drafts: DraftsChoice,
     ) -> Result<Self, Raised> {
         let refused = |key: &'static str, found: String, expected: String| {
             Raised::input(format!("{key}: found {found}, expected {expected}"))
@@ -53,7 +92,7 @@ impl GivenSpeculation {
         let expected = || format!("2 to {MOST_VERIFY_ROWS}");
         let speculation =
             speculation.ok_or_else(|| refused("spec_verify_size", verify_rows.to_string(), expected()))?;
-        Ok(Self { speculation, off_below })
+        Ok(Self { speculation, off_below, drafts })
     }
 }
 
@@ -86,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_window_becomes_a_tree() {
-        let given = GivenSpeculation::new("chain", 4, Some(0.25), None).unwrap();
+        let given = GivenSpeculation::new("chain", 4, Some(0.25), None, DraftsChoice::Beside(true)).unwrap();
         assert_eq!(given.speculation.tree, DraftTree::chain(3));
         assert_eq!((given.speculation.least_probability, given.off_below), (Some(0.25), None));
     }
@@ -104,7 +143,8 @@ mod tests {
             ("chain", 4, None, Some(-1.0), "off_below"),
             ("chain", 4, None, Some(f64::NAN), "off_below"),
         ] {
-            let raised = GivenSpeculation::new(shape, rows, p_min, off_below).unwrap_err();
+            let raised = GivenSpeculation::new(shape, rows, p_min, off_below, DraftsChoice::Beside(false))
+                .unwrap_err();
             assert!(raised.to_string().starts_with(named), "{raised}");
         }
     }

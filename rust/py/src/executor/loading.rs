@@ -9,6 +9,7 @@ use overtone_core::cpu::{CpuExecutor as Engine, WeightType};
 use overtone_core::rounds::{MOST_VERIFY_ROWS, RoundCounters};
 use overtone_core::tensor::FloatType;
 use pyo3::prelude::*;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -70,9 +71,11 @@ impl Request {
         Ok(Self { weight_type, max_batch, threads, speculation })
     }
 
+    /// `directories` are those that the checkpoint was read from; fitted drafts may lie there.
     pub(super) fn load(
         &self,
         checkpoint: &Checkpoint<'_>,
+        directories: &[PathBuf],
         check: &mut SignalCheck,
     ) -> Result<CpuExecutor, Raised> {
         let weight_type = self.weight_type.unwrap_or_else(|| exact_weight_type(checkpoint));
@@ -80,10 +83,15 @@ impl Request {
             weight_type,
             threads: self.threads,
             max_batch: self.max_batch,
-            speculation: self.speculation.map(|given| given.speculation),
-            off_below: self.speculation.and_then(|given| given.off_below),
+            speculation: self.speculation.as_ref().map(|given| given.speculation),
+            off_below: self.speculation.as_ref().and_then(|given| given.off_below),
         };
-        let engine = Engine::load(checkpoint, options, &mut |done, total| check.poll(done, total))?;
+        let given = self.speculation.as_ref();
+        let drafts = given.map_or(Ok(None), |given| given.drafts.open(checkpoint, directories))?;
+        let mut engine = Engine::load(checkpoint, options, &mut |done, total| check.poll(done, total))?;
+        if let Some(drafts) = drafts {
+            engine.use_drafts(&drafts)?;
+        }
         let spec = engine.spec().clone();
         let tables: Vec<_> =
             (0..spec.residual_codebooks).filter_map(|layer| engine.codec_table(layer).cloned()).collect();
