@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from os import fspath
 from pathlib import Path
@@ -142,6 +143,8 @@ def fit_drafts(
         raise InputError(
             f"{spec.residual_codebooks} residual codebooks, expected at least 3: fewer leave nothing to draft"
         )
+    if math.isnan(ridge):
+        raise InputError("--ridge: nan, expected a number above 0", key="--ridge", found="nan", expected="above 0")
     out = checkpoint / _FILE_NAME if out is None else out
     sources, _ = _core.describe_checkpoint(checkpoint, checkpoint_dir)
     given = [file for file in (frames_file, sampling_file, code_zero_table) if file is not None]

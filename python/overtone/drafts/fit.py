@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DraftFit", "Drafts", "FitWeights"]
 
+_ROUNDING = 1e-9
+"""Well above the relative error of a sum of products in float64."""
+
 
 @dataclass(frozen=True)
 class FitWeights:
@@ -159,8 +162,9 @@ class _NormalEquations:
         cross = self._cross - np.outer(self._inputs, self._target) / self.count - gram[:, :width]
         for block in (slice(width), slice(width, None)):
             diagonal = np.einsum("ii->i", gram[block, block])
-            # Inputs that never vary explain nothing, whatever they are divided by.
-            diagonal += ridge * diagonal.mean() or 1.0
+            # Of inputs that never vary, rounding errors are left: what they seem to explain is pulled to nothing.
+            rounding = _ROUNDING * np.einsum("ii->i", self._gram[block, block]).mean()
+            diagonal += max(ridge * diagonal.mean(), rounding) or 1.0
         found = np.linalg.solve(gram, cross)
         to_hidden, to_embedded = np.eye(width) + found[:width].T, found[width:].T
         offset = (self._target - to_hidden @ self._inputs[:width] - to_embedded @ self._inputs[width:]) / self.count
