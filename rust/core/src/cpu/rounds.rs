@@ -100,8 +100,13 @@ impl Rounds {
         let tree = self.speculation.tree;
         self.rows.clear();
         for (index, stream) in self.streams.iter_mut().enumerate() {
-            let free = stream.slots.free();
             let first = self.rows.len();
+            stream.rows = first..first;
+            // A stream with all of its codes may have no slot left.
+            if !stream.takes_part(0) {
+                continue;
+            }
+            let free = stream.slots.free();
             for tree_row in (0..tree.rows()).filter(|&row| stream.takes_part(row)) {
                 let mut slots = *stream.slots.slots();
                 for (position, row) in (stream.committed + 1..).zip(tree.path(tree_row)) {
