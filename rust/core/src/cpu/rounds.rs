@@ -82,12 +82,12 @@ impl Rounds {
     }
 
     /// `streams` streams with one code each.
-    fn start(&mut self, streams: usize, prefill_positions: usize) {
+    fn start(&mut self, streams: usize) {
         self.streams.clear();
         self.streams.extend((0..streams).map(|stream| StreamRounds {
             committed: 1,
             seed: stream,
-            slots: SlotMap::new(prefill_positions),
+            slots: SlotMap::new(PREFILL_ROWS),
             codes: [NO_DRAFT; MOST_VERIFY_ROWS],
             rows: 0..0,
         }));
@@ -148,7 +148,7 @@ impl FrameRun<'_, '_> {
     /// Runs the whole frame in rounds.
     pub(super) fn run_rounds(&mut self, rounds: &mut Rounds) {
         self.prefill();
-        rounds.start(self.streams(), PREFILL_ROWS);
+        rounds.start(self.streams());
         let residual_codebooks = self.body.spec.residual_codebooks;
         while rounds.streams.iter().any(|stream| stream.committed < residual_codebooks) {
             self.draft(rounds);
