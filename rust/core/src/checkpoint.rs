@@ -1,6 +1,6 @@
 //! Checkpoints: opened, checked, read tensor by tensor. Synthetic ones are written in [`synthetic`], and plain
-//! safetensors files (frames, codes) pass through [`tensor_file`]. Drafts that were fitted to a checkpoint lie beside it:
-//! [`drafts`].
+//! safetensors files (frames, codes) pass through [`tensor_file`]. Drafts that were fitted to a checkpoint lie beside
+//! it: [`drafts`].
 //!
 //! [`Checkpoint::open`] takes a directory as `save_pretrained` leaves it, whole model or lone predictor, one file or
 //! shards; [`Checkpoint::open_with`] also takes artifacts of TensorRT Edge-LLM, with the original checkpoint for what

@@ -59,7 +59,8 @@ impl DraftTree {
     /// for its own codebook.
     ///
     /// # Panics
-    /// When there are more than [`MOST_VERIFY_ROWS`] rows, a row is not ordered by depth, or two children of a row have one rank.
+    /// When there are more than [`MOST_VERIFY_ROWS`] rows or a rank is no less than that, a row is not ordered by depth, or
+    /// two children of a row have one rank.
     pub fn new(drafts: &[(usize, usize)]) -> Self {
         let rows = drafts.len() + 1;
         assert!(rows <= MOST_VERIFY_ROWS, "{rows} rows, expected at most {MOST_VERIFY_ROWS}");
@@ -67,6 +68,7 @@ impl DraftTree {
         let mut depths = [0; MOST_VERIFY_ROWS];
         for (row, &(parent, rank)) in (1..).zip(drafts) {
             assert!(parent < row, "row {row} comes before its parent {parent}");
+            assert!(rank < MOST_VERIFY_ROWS, "row {row} has rank {rank}");
             depths[row] = depths[parent] + 1;
             assert!(depths[row] >= depths[row - 1], "row {row} is less deep than the row before it");
             assert!(
@@ -77,10 +79,11 @@ impl DraftTree {
         }
         let depths = &depths[..rows];
         let mut first = [rows as u8; MOST_VERIFY_ROWS + 1];
-        for depth in 0..=depths[rows - 1] {
-            first[depth] = depths.partition_point(|&other| other < depth) as u8;
+        let deepest = depths[rows - 1];
+        for (depth, first) in first.iter_mut().enumerate().take(deepest + 1) {
+            *first = depths.partition_point(|&other| other < depth) as u8;
         }
-        Self { rows, parents, ranks, first, depth: depths[rows - 1] }
+        Self { rows, parents, ranks, first, depth: deepest }
     }
 
     /// One draft after another: the best draw of each of the next `drafts` codebooks.

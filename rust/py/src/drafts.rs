@@ -18,8 +18,8 @@ use crate::errors::Raised;
 use crate::files::{copied_tensors, owned_tensor};
 use crate::tensor::Tensor;
 
-/// The weights that drafts are fitted with, each in its storage type: the heads, the tables `E[i]`, and weight and bias of
-/// the projection, none where there is none.
+/// The weights that drafts are fitted with, each in its storage type: the heads, the tables `E[i]`, and weight and bias
+/// of the projection, none where there is none.
 #[pyfunction]
 #[pyo3(signature = (artifact_dir, checkpoint_dir=None))]
 pub fn read_fit_weights(
@@ -61,8 +61,8 @@ fn copied_weight(
 
 /// Write a file of drafts for a checkpoint, which appears whole or not at all.
 ///
-/// `tensors` are `draft_head.{j}.weight` and `draft_table.{j}`, j = 1 … R−1; they are rounded to `dtype`, without one to the
-/// type of the checkpoint's first head.
+/// `tensors` are `draft_head.{j}.weight` and `draft_table.{j}`, j = 1 … R−1; they are rounded to `dtype`, without one to
+/// the type of the checkpoint's first head.
 #[pyfunction]
 #[pyo3(signature = (file, artifact_dir, checkpoint_dir, tensors, dtype, frames, ridge))]
 #[allow(clippy::too_many_arguments, reason = "they are the arguments of one Python call")]
@@ -97,7 +97,8 @@ fn parse_float_type(name: &str) -> Result<FloatType, Raised> {
     })
 }
 
-/// Check a file of drafts against a checkpoint, every value included: the tensors' type, the frames and the ridge of the fit.
+/// Check a file of drafts against a checkpoint, every value included: the tensors' type, the frames and the ridge of
+/// the fit.
 #[pyfunction]
 #[pyo3(signature = (file, artifact_dir, checkpoint_dir=None))]
 pub fn check_drafts(
@@ -115,7 +116,8 @@ pub fn check_drafts(
     })
 }
 
-/// The best draws for `codebook` from each row of draft logits [N, V], best first: [N, count] int32, −1 where there is none.
+/// The best draws for `codebook` from each row of draft logits [N, V], best first: [N, count] int32, −1 where there is
+/// none.
 ///
 /// Row n is drawn with `sampling[n]` = (temperature, `top_k`, `top_p`, seed), in frame `frame_idx[n]`.
 #[pyfunction]

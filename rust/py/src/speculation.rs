@@ -84,7 +84,7 @@ impl GivenSpeculation {
         if let Some(p_min) = p_min.filter(|p_min| !(*p_min > 0.0 && *p_min <= 1.0)) {
             return Err(refused("p_min", p_min.to_string(), "a number above 0 and at most 1".to_owned()));
         }
-        if let Some(off_below) = off_below.filter(|off_below| !(*off_below >= 0.0)) {
+        if let Some(off_below) = off_below.filter(|off_below| off_below.is_nan() || *off_below < 0.0) {
             return Err(refused("off_below", off_below.to_string(), "0 (never) or above".to_owned()));
         }
         let rows = usize::try_from(verify_rows).unwrap_or(0);
@@ -121,6 +121,7 @@ pub fn log_switched_off(py: Python<'_>, switch: &OffSwitch) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::with_python;
     use overtone_core::rounds::DraftTree;
 
     #[test]
@@ -143,9 +144,12 @@ mod tests {
             ("chain", 4, None, Some(-1.0), "off_below"),
             ("chain", 4, None, Some(f64::NAN), "off_below"),
         ] {
-            let raised = GivenSpeculation::new(shape, rows, p_min, off_below, DraftsChoice::Beside(false))
-                .unwrap_err();
-            assert!(raised.to_string().starts_with(named), "{raised}");
+            let raised = PyErr::from(
+                GivenSpeculation::new(shape, rows, p_min, off_below, DraftsChoice::Beside(false))
+                    .unwrap_err(),
+            );
+            let message = with_python(|py| raised.value(py).to_string());
+            assert!(message.starts_with(&format!("{named}: found ")), "{message}");
         }
     }
 }

@@ -114,8 +114,8 @@ impl<'p> Directory<'p> {
     }
 
     /// The tensors it offers: of `model.safetensors`, else of the shards in `model.safetensors.index.json`, else of its
-    /// only `*.safetensors`, fitted drafts not counted; and of artifact files beside them, which also settle which files are
-    /// meant.
+    /// only `*.safetensors`, fitted drafts not counted; and of artifact files beside them, which also settle which
+    /// files are meant.
     ///
     /// # Errors
     /// A file that cannot be read, a damaged header or index, several files and nothing that says which is meant.

@@ -1,13 +1,13 @@
 //! Fitted drafts: what guesses a code from the hidden row of the code before it, and from that code.
 //!
-//! A stream whose `code_j` is pending, j = 1 … R−1, holds the final-norm row h [H] that made it. The logits of its draft for
-//! `code_{j+1}` are D\[j\] · h + T\[j\]\[`code_j`\]: one head D\[j\] [V, H], read instead of the plain next head, and one row of the
-//! table T\[j\] [V, V]. `overtone fit-drafts` fits them to a checkpoint; drafts decide how soon a frame is done, never its
-//! codes.
+//! A stream whose `code_j` is pending, j = 1 … R−1, holds the final-norm row h [H] that made it. The logits of its
+//! draft for `code_{j+1}` are D\[j\] · h + T\[j\]\[`code_j`\]: one head D\[j\] [V, H], read instead of the plain next
+//! head, and one row of the table T\[j\] [V, V]. `overtone fit-drafts` fits them to a checkpoint; drafts decide how soon a
+//! frame is done, never its codes.
 //!
-//! They lie in a safetensors file beside the weights, [`FILE_NAME`]: `draft_head.{j}.weight` and `draft_table.{j}`, all of
-//! one type. Its metadata have one entry, [`RECORD`]: JSON with the format's version, the extents R, V and H, the frames and
-//! the ridge of the fit, and the SHA-256 of the heads that they were fitted for.
+//! They lie in a safetensors file beside the weights, [`FILE_NAME`]: `draft_head.{j}.weight` and `draft_table.{j}`, all
+//! of one type. Its metadata have one entry, [`RECORD`]: JSON with the format's version, the extents R, V and H, the
+//! frames and the ridge of the fit, and the SHA-256 of the heads that they were fitted for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -97,13 +97,13 @@ impl Drafts {
         fs::symlink_metadata(&file).is_ok().then_some(file)
     }
 
-    /// Opens a file of drafts and checks it against the checkpoint, whose heads are read for it: the record, and presence,
-    /// type and shape of every tensor. Values are checked as they are read.
+    /// Opens a file of drafts and checks it against the checkpoint, whose heads are read for it: the record, and
+    /// presence, type and shape of every tensor. Values are checked as they are read.
     ///
     /// # Errors
-    /// The file cannot be read or is damaged; it holds drafts of another version, of another architecture or for other heads;
-    /// a tensor is missing, is not of the type or shape it must have, or has no place in such a file; the checkpoint's heads
-    /// cannot be read.
+    /// The file cannot be read or is damaged; it holds drafts of another version, of another architecture or for other
+    /// heads; a tensor is missing, is not of the type or shape it must have, or has no place in such a file; the
+    /// checkpoint's heads cannot be read.
     pub fn open(file: &Path, checkpoint: &Checkpoint<'_>) -> Result<Self, CheckpointError> {
         let spec = checkpoint.spec();
         let mapped = Arc::new(MappedFile::open(file)?);
@@ -155,8 +155,8 @@ impl Drafts {
         self.record
     }
 
-    /// Lends a tensor, after checking that all of its values are finite. The pages of the file go back to the system when
-    /// `consume` returns.
+    /// Lends a tensor, after checking that all of its values are finite. The pages of the file go back to the system
+    /// when `consume` returns.
     ///
     /// # Errors
     /// The architecture has no such drafts; a value is NaN or infinite; the file's length changed since it was opened.
@@ -234,8 +234,8 @@ fn round(
     })
 }
 
-/// SHA-256 of a predictor's heads in hexadecimal: `Head[0]` … `Head[R−1]`, row by row, every value as a little-endian float32.
-/// It depends on neither the layout nor the storage type of a checkpoint.
+/// SHA-256 of a predictor's heads in hexadecimal: `Head[0]` … `Head[R−1]`, row by row, every value as a little-endian
+/// float32. It depends on neither the layout nor the storage type of a checkpoint.
 fn heads_fingerprint(checkpoint: &Checkpoint<'_>) -> Result<String, CheckpointError> {
     /// Elements that are widened together.
     const BLOCK: usize = 4096;

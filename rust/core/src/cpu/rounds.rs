@@ -91,12 +91,12 @@ impl Rounds {
     }
 
     /// `streams` streams with one code each.
-    fn start(&mut self, streams: usize, prefill_positions: usize) {
+    fn start(&mut self, streams: usize) {
         self.streams.clear();
         self.streams.extend((0..streams).map(|stream| StreamRounds {
             committed: 1,
             seed: stream,
-            slots: SlotMap::new(prefill_positions),
+            slots: SlotMap::new(PREFILL_ROWS),
             codes: [NO_DRAFT; MOST_VERIFY_ROWS],
             rows: 0..0,
         }));
@@ -109,8 +109,13 @@ impl Rounds {
         let tree = self.speculation.tree;
         self.rows.clear();
         for (index, stream) in self.streams.iter_mut().enumerate() {
-            let free = stream.slots.free();
             let first = self.rows.len();
+            stream.rows = first..first;
+            // A stream with all of its codes may have no slot left.
+            if !stream.takes_part(0) {
+                continue;
+            }
+            let free = stream.slots.free();
             for tree_row in (0..tree.rows()).filter(|&row| stream.takes_part(row)) {
                 let mut slots = *stream.slots.slots();
                 for (position, row) in (stream.committed + 1..).zip(tree.path(tree_row)) {
@@ -152,7 +157,7 @@ impl FrameRun<'_, '_> {
     /// Runs the whole frame in rounds.
     pub(super) fn run_rounds(&mut self, rounds: &mut Rounds) {
         self.prefill();
-        rounds.start(self.streams(), PREFILL_ROWS);
+        rounds.start(self.streams());
         let residual_codebooks = self.body.spec.residual_codebooks;
         while rounds.streams.iter().any(|stream| stream.committed < residual_codebooks) {
             self.draft(rounds);

@@ -144,7 +144,6 @@ impl PreparedFrame {
                 .write_row_f32(&at, row)
                 .map_err(|error| Raised::from_error(ErrorClass::Overtone, &error))?;
         }
-        drop(writer);
         Ok(tensor)
     }
 
