@@ -15,10 +15,9 @@ from safetensors.numpy import load_file, save_file
 from command_line import CommandLine, assert_refused
 from golden import GoldenDirectory
 from models import row_bits
-from overtone import CheckpointError, CodePredictor, InputError, SamplingParams, _core
+from overtone import CheckpointError, CodePredictor, InputError, SamplingParams, SpecParams, _core
 from overtone.drafts.fit import DraftFit, Drafts, FitWeights
 from overtone.drafts.quality import DraftQuality, rounds_per_frame
-from overtone.speculation import SpecParams
 
 Array = npt.NDArray[Any]
 
