@@ -20,7 +20,7 @@ import overtone as package
 from command_line import CommandLine, assert_refused, run_process
 from golden import GoldenDirectory
 
-SUBCOMMANDS = ("predict", "info", "make-checkpoint", "bench", "doctor")
+SUBCOMMANDS = ("predict", "info", "make-checkpoint", "bench", "fit-drafts", "doctor")
 
 
 @pytest.fixture

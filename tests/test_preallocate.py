@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 
@@ -76,23 +74,6 @@ def test_preallocate_may_load_another_model(omni_tiny: GoldenDirectory, tts_tiny
     frame = predictor.run_frame(FramePlan(3, golden.code_zero[0], golden.talker_last_hidden[0]))
     np.testing.assert_array_equal(frame.codes, golden.expected("greedy", "codes")[0])
     np.testing.assert_array_equal(bound.launch().codes, omni_tiny.expected("greedy", "codes")[0])
-
-
-def test_speculation_is_declined_once_with_a_word(omni_tiny: GoldenDirectory, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "overtone"):
-        predictor = load(omni_tiny, spec_verify_size=4)
-        for index in range(3):
-            predictor.predict_frame(omni_tiny.talker_last_hidden[index], omni_tiny.code_zero[index])
-        predictor.log_and_reset_spec_stats()
-    assert [record.getMessage() for record in caplog.records] == [
-        "spec_verify_size=4: this version has no speculation; frames run step by step, with the same codes"
-    ]
-    with caplog.at_level(logging.WARNING, "overtone"):
-        caplog.clear()
-        load(omni_tiny, spec_verify_size=0)
-    assert not caplog.records
-    with pytest.raises(InputError, match="spec_verify_size: found -1"):
-        load(omni_tiny, spec_verify_size=-1)
 
 
 def test_graphs_and_caches_need_nothing_and_change_nothing(predictor: CodePredictor) -> None:

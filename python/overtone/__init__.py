@@ -32,6 +32,7 @@ from overtone.memory import MemoryEstimate, estimate_memory
 from overtone.predictor import CodePredictor
 from overtone.ragged import Phase, RaggedBatch, RaggedConfig, RaggedFault, RaggedIo, RaggedStep
 from overtone.sampling import SamplingArrays, SamplingParams
+from overtone.speculation import SpecParams
 
 __all__ = [
     "Binding",
@@ -62,6 +63,7 @@ __all__ = [
     "RaggedStep",
     "SamplingArrays",
     "SamplingParams",
+    "SpecParams",
     "Tensor",
     "UnsupportedError",
     "__version__",

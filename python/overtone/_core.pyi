@@ -5,7 +5,7 @@ from typing import Any, final
 
 from numpy.typing import DTypeLike, NDArray
 
-from overtone._typing import FrameArguments, GivenSampling, TensorLike
+from overtone._typing import FrameArguments, GivenSampling, GivenSpeculation, TensorLike
 from overtone.ragged import RaggedBatch, RaggedConfig, RaggedIo
 
 __all__ = [
@@ -22,13 +22,17 @@ __all__ = [
     "__version__",
     "check_cuda",
     "check_ragged_config",
+    "check_drafts",
     "check_sampling",
     "describe_checkpoint",
     "describe_cuda",
     "estimate_cuda_memory",
     "estimate_memory",
     "make_checkpoint",
+    "propose_drafts",
+    "read_fit_weights",
     "read_tensors",
+    "write_drafts",
     "write_tensors",
 ]
 
@@ -128,6 +132,7 @@ class CpuExecutor:
         dtype: str | None,
         max_batch: int,
         threads: int | None,
+        speculation: GivenSpeculation | None,
         progress: Callable[[int, int], object] | None,
     ) -> CpuExecutor: ...
     @staticmethod
@@ -137,6 +142,7 @@ class CpuExecutor:
         dtype: str | None,
         max_batch: int,
         threads: int | None,
+        speculation: GivenSpeculation | None,
         progress: Callable[[int, int], object] | None,
     ) -> CpuExecutor: ...
     @property
@@ -172,6 +178,9 @@ class CpuExecutor:
         logits: bool,
         stream: object,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]: ...
+    def predict_hidden_rows(
+        self, talker_last_hidden: Any, code_zero: Any, sampling: GivenSampling, frame_idx: Any
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def prepare_frame(self, arguments: FrameArguments, stream: object = None) -> PreparedFrame: ...
     def bind_ragged_steps(
         self, batch: RaggedBatch, io: RaggedIo, config: RaggedConfig, stream: object = None
@@ -179,6 +188,9 @@ class CpuExecutor:
     def synchronize(self, stream: object = None) -> None: ...
     def capture_graphs(self) -> None: ...
     def read_frame_bytes(self) -> int: ...
+    @property
+    def speculating(self) -> bool: ...
+    def spec_counters(self) -> list[tuple[int, int, int, int, int]]: ...
     def stats(self) -> dict[str, int | float]: ...
 
 @final
@@ -191,6 +203,7 @@ class CudaExecutor:
         dtype: str | None,
         max_batch: int,
         device: int,
+        speculation: GivenSpeculation | None,
         progress: Callable[[int, int], object] | None,
     ) -> CudaExecutor: ...
     @staticmethod
@@ -200,6 +213,7 @@ class CudaExecutor:
         dtype: str | None,
         max_batch: int,
         device: int,
+        speculation: GivenSpeculation | None,
         progress: Callable[[int, int], object] | None,
     ) -> CudaExecutor: ...
     @property
@@ -242,6 +256,9 @@ class CudaExecutor:
     def synchronize(self, stream: object = None) -> None: ...
     def capture_graphs(self) -> None: ...
     def read_frame_bytes(self) -> int: ...
+    @property
+    def speculating(self) -> bool: ...
+    def spec_counters(self) -> list[tuple[int, int, int, int, int]]: ...
     def stats(self) -> dict[str, int | float]: ...
 
 @final
@@ -287,8 +304,8 @@ def check_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> N
 def check_ragged_config(config: RaggedConfig) -> None: ...
 def check_cuda(ordinal: int | None = None) -> None: ...
 def describe_cuda() -> dict[str, Any]: ...
-def estimate_cuda_memory(spec: ModelSpec, dtype: str, max_batch: int) -> tuple[int, int]: ...
-def estimate_memory(spec: ModelSpec, dtype: str, max_batch: int) -> tuple[int, int]: ...
+def estimate_cuda_memory(spec: ModelSpec, dtype: str, max_batch: int, verify_rows: int) -> tuple[int, int]: ...
+def estimate_memory(spec: ModelSpec, dtype: str, max_batch: int, verify_rows: int) -> tuple[int, int]: ...
 def describe_checkpoint(
     artifact_dir: str | PathLike[str], checkpoint_dir: str | PathLike[str] | None = None
 ) -> tuple[list[Path], dict[str, int]]: ...
@@ -302,6 +319,26 @@ def make_checkpoint(
 ) -> None: ...
 def read_tensors(file: str | PathLike[str]) -> dict[str, Tensor]: ...
 def write_tensors(file: str | PathLike[str], tensors: dict[str, Any]) -> None: ...
+def read_fit_weights(
+    artifact_dir: str | PathLike[str], checkpoint_dir: str | PathLike[str] | None = None
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]: ...
+def propose_drafts(
+    logits: Any, sampling: Sequence[tuple[float, int, float, int]], frame_idx: Sequence[int], codebook: int, count: int
+) -> Tensor: ...
+def write_drafts(
+    file: str | PathLike[str],
+    artifact_dir: str | PathLike[str],
+    checkpoint_dir: str | PathLike[str] | None,
+    tensors: dict[str, Any],
+    dtype: str | None,
+    frames: int,
+    ridge: float,
+) -> None: ...
+def check_drafts(
+    file: str | PathLike[str],
+    artifact_dir: str | PathLike[str],
+    checkpoint_dir: str | PathLike[str] | None = None,
+) -> tuple[str, int, float]: ...
 
 ARCHITECTURES: tuple[str, ...]
 __version__: str

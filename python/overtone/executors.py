@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from overtone import _core
-from overtone.arguments import refused, whole_number
+from overtone.arguments import refused
 from overtone.errors import CudaUnavailableError, DeviceError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from overtone._typing import Executor
 
-__all__ = ["EXECUTORS", "Choice", "choose_executor", "decline_speculation", "type_name"]
+__all__ = ["EXECUTORS", "Choice", "choose_executor", "type_name"]
 
 _logger = logging.getLogger("overtone")
 
@@ -116,19 +116,3 @@ def type_name(dtype: object) -> str:
     """The plain name of a type given as text, as a torch type or as a NumPy type."""
     name = dtype.__name__ if isinstance(dtype, type) else str(dtype)
     return name.removeprefix("torch.")
-
-
-def decline_speculation(spec_verify_size: int) -> None:
-    """Say that a window of verified codes leaves the step-by-step loop in place."""
-    rows = whole_number("spec_verify_size", spec_verify_size)
-    if rows < 0:
-        raise InputError(
-            f"spec_verify_size: found {rows}, expected 0 (off) or above",
-            key="spec_verify_size",
-            found=str(rows),
-            expected="0 or above",
-        )
-    if rows > 1:
-        _logger.warning(
-            "spec_verify_size=%d: this version has no speculation; frames run step by step, with the same codes", rows
-        )

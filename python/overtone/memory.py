@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from overtone import _core
 from overtone.arguments import refused, whole_number
+from overtone.speculation import given_speculation
 
 if TYPE_CHECKING:
     from overtone._core import ModelSpec
@@ -35,7 +36,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    spec: ModelSpec, dtype: str = "bfloat16", max_batch: int = 8, executor: str = "cpu"
+    spec: ModelSpec, dtype: str = "bfloat16", max_batch: int = 8, executor: str = "cpu", spec_verify_size: int = 0
 ) -> MemoryEstimate:
     """Estimate the memory of a predictor from its architecture alone.
 
@@ -45,9 +46,11 @@ def estimate_memory(
             be stored in bfloat16 on the CPU unless it is ``float32``, and in the working type on CUDA.
         max_batch: Largest batch.
         executor: ``cpu`` or ``cuda``.
+        spec_verify_size: As for :meth:`CodePredictor.preallocate`.
 
     Raises:
-        InputError: ``max_batch`` is not positive, the type is unknown, or there is no such executor.
+        InputError: ``max_batch`` is not positive, ``spec_verify_size`` is negative, the type is unknown, or there is no
+            such executor.
         UnsupportedError: The executor does not have the type.
 
     >>> spec = _core.ModelSpec.named("qwen3-tts-0.6b")
@@ -56,5 +59,7 @@ def estimate_memory(
     """
     if executor not in _ESTIMATES:
         raise refused("executor", executor, " or ".join(_ESTIMATES))
-    weights, context = _ESTIMATES[executor](spec, dtype, whole_number("max_batch", max_batch))
+    given = given_speculation(spec_verify_size, None)
+    verify_rows = 1 if given is None else given[1]
+    weights, context = _ESTIMATES[executor](spec, dtype, whole_number("max_batch", max_batch), verify_rows)
     return MemoryEstimate(weights, context)

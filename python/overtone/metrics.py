@@ -20,6 +20,10 @@ _COUNTERS = (
     ("rows", "overtone_rows", "Rows that took part in frames."),
     ("failed_rows", "overtone_failed_rows", "Rows whose status was not 0."),
     ("busy_seconds", "overtone_busy_seconds", "Seconds spent in frames."),
+    ("spec_rounds", "overtone_spec_rounds", "Speculative rounds of all rows."),
+    ("spec_codes", "overtone_spec_codes", "Codes that those drew."),
+    ("spec_drafted", "overtone_spec_drafted", "Drafts verified."),
+    ("spec_accepted", "overtone_spec_accepted", "Drafts accepted."),
 )
 
 

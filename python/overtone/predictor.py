@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 from overtone.arguments import refused, whole_number
 from overtone.codes_ring import CodesRing
 from overtone.errors import BindingError, InputError, OvertoneError
-from overtone.executors import choose_executor, decline_speculation, type_name
+from overtone.executors import choose_executor, type_name
 from overtone.frame import BoundFrame, Frame, FramePlan
 from overtone.ragged import RaggedSteps
 from overtone.sampling import given_sampling
+from overtone.speculation import given_speculation, log_counters, spec_stats, warn_unless_speculating
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from overtone._core import ModelSpec, Tensor
-    from overtone._typing import Executor, Path, Prepared, Progress, Sampling, TensorLike
+    from overtone._typing import Executor, GivenSpeculation, Path, Prepared, Progress, Sampling, TensorLike
     from overtone.binding import Binding
+    from overtone.speculation import SpecCounters, SpecParams
 
 __all__ = ["CodePredictor"]
 
@@ -68,6 +70,7 @@ class CodePredictor(RaggedSteps):
         self._dtype = None if dtype is None else type_name(dtype)
         self._threads = None if threads is None else whole_number("threads", threads)
         self._core: Executor | None = None
+        self._logged_spec_counters: list[SpecCounters] = []
 
     # --- making one -------------------------------------------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class CodePredictor(RaggedSteps):
         max_batch: int = 8,
         spec_verify_size: int = 0,
         *,
+        spec_params: SpecParams | None = None,
         code_zero_table: Path | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
@@ -94,6 +98,7 @@ class CodePredictor(RaggedSteps):
             dtype: As for the class.
             max_batch: Largest number of rows of one frame.
             spec_verify_size: Rows of a speculative verify pass; see :meth:`preallocate`.
+            spec_params: Likewise.
             code_zero_table: A safetensors file whose only two-dimensional tensor is the talker's codec table, for
                 checkpoints without the talker.
             threads: As for the class.
@@ -113,6 +118,7 @@ class CodePredictor(RaggedSteps):
             checkpoint,
             max_batch=max_batch,
             spec_verify_size=spec_verify_size,
+            spec_params=spec_params,
             code_zero_table=code_zero_table,
             progress=progress,
         )
@@ -129,6 +135,7 @@ class CodePredictor(RaggedSteps):
         max_batch: int = 8,
         spec_verify_size: int = 0,
         *,
+        spec_params: SpecParams | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> CodePredictor:
@@ -142,6 +149,7 @@ class CodePredictor(RaggedSteps):
             dtype: As for the class.
             max_batch: Largest number of rows of one frame.
             spec_verify_size: Rows of a speculative verify pass; see :meth:`preallocate`.
+            spec_params: Likewise.
             threads: As for the class.
             progress: Called with (bytes done, bytes in all) while loading.
 
@@ -150,17 +158,15 @@ class CodePredictor(RaggedSteps):
             ConfigError: The configuration is incomplete, or asks for what overtone does not do.
         """
         predictor = cls(executor, device, dtype, threads=threads)
-        decline_speculation(spec_verify_size)
+        given = given_speculation(spec_verify_size, spec_params)
         if not isinstance(config, str | Mapping):
             raise refused("config", config, "a mapping, or JSON text")
         if not isinstance(state_dict, Mapping):
             raise refused("state_dict", state_dict, "a mapping of names to tensors")
         text = config if isinstance(config, str) else json.dumps(dict(config), default=_jsonable)
         rows = whole_number("max_batch", max_batch)
-        predictor._core, predictor._executor_name = predictor._choice.make(
-            lambda kind, last: kind.from_tensors(text, dict(state_dict), predictor._dtype, rows, last, progress),
-            threads=predictor._threads,
-        )
+        tensors, kept = dict(state_dict), predictor._dtype
+        predictor._load(lambda kind, last: kind.from_tensors(text, tensors, kept, rows, last, given, progress), given)
         return predictor
 
     def preallocate(
@@ -171,6 +177,7 @@ class CodePredictor(RaggedSteps):
         spec_verify_size: int = 0,
         stream: object = None,
         *,
+        spec_params: SpecParams | None = None,
         code_zero_table: Path | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -180,8 +187,10 @@ class CodePredictor(RaggedSteps):
             artifact_dir: A checkpoint directory, or TensorRT Edge-LLM artifacts.
             checkpoint_dir: Supplies what the first lacks; None or empty when it lacks nothing.
             max_batch: Largest number of rows of one frame.
-            spec_verify_size: Rows of a speculative verify pass. 0 is the step-by-step loop; so is, for now, any other
-                value, which is said once in the log.
+            spec_verify_size: Rows of a speculative verify pass, 2 to 8: the pending code and its drafts. 0 is the
+                step-by-step loop; so is a size that cannot be honoured, which is said once in the log. No size changes
+                a code; ``docs/speculation.md`` says when one is faster.
+            spec_params: How drafts are chosen, and when speculation ends; None for :class:`SpecParams` as it is.
             stream: Not needed: everything is in place when the call returns.
             code_zero_table: As for :meth:`from_pretrained`.
             progress: Called with (bytes done, bytes in all) while loading.
@@ -192,14 +201,13 @@ class CodePredictor(RaggedSteps):
             InputError: An argument is out of range.
         """
         del stream
-        decline_speculation(spec_verify_size)
+        given = given_speculation(spec_verify_size, spec_params)
         rows = whole_number("max_batch", max_batch)
         artifacts = fsdecode(artifact_dir)
         checkpoint = fsdecode(checkpoint_dir) if checkpoint_dir else None
         table = None if code_zero_table is None else fsdecode(code_zero_table)
-        self._core, self._executor_name = self._choice.make(
-            lambda kind, last: kind.load(artifacts, checkpoint, table, self._dtype, rows, last, progress),
-            threads=self._threads,
+        self._load(
+            lambda kind, last: kind.load(artifacts, checkpoint, table, self._dtype, rows, last, given, progress), given
         )
 
     # --- what it is ---------------------------------------------------------------------------------------------------
@@ -437,9 +445,11 @@ class CodePredictor(RaggedSteps):
     def stats(self) -> dict[str, int | float]:
         """Counters since loading: ``frames``, ``rows`` and ``failed_rows``; on the CPU ``busy_seconds`` in frames, too.
 
-        Frames under way may not be counted yet; nothing waits for them.
+        Of speculation, over all rows: ``spec_rounds``, ``spec_codes`` that they drew, ``spec_drafted`` and
+        ``spec_accepted`` drafts; ``speculating`` is whether the next frame speculates. Frames under way may not be
+        counted yet; nothing waits for them.
         """
-        return self._loaded.stats()
+        return self._loaded.stats() | spec_stats(self._loaded)
 
     @property
     def frame_bytes(self) -> int:
@@ -457,9 +467,20 @@ class CodePredictor(RaggedSteps):
         self._loaded.read_frame_bytes()
 
     def log_and_reset_spec_stats(self) -> None:
-        """Log the speculation counters and reset them; nothing happens while speculation is off."""
+        """Log what speculation counted since the last call: a line for each row that took part, and one for all.
+
+        They go to the logger ``overtone``, level info. Nothing happens when speculation is off or no round has run.
+        Counters that have not come back from a device yet are left to the next call; :meth:`stats` is not reset.
+        """
+        self._logged_spec_counters = log_counters(self._loaded, self._logged_spec_counters)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _load(self, load: Callable[[Any, int | None], Executor], given: GivenSpeculation | None) -> None:
+        """Make the executor, and take it in place of the one before."""
+        self._core, self._executor_name = self._choice.make(load, threads=self._threads)
+        self._logged_spec_counters = []
+        warn_unless_speculating(self._core, self._executor_name, given)
 
     @property
     def _loaded(self) -> Executor:

@@ -16,6 +16,7 @@ import overtone
 from overtone.cli.bench import bench
 from overtone.cli.doctor import doctor
 from overtone.cli.failures import INTERRUPTED, PIPE_CLOSED, TERMINATED, describe
+from overtone.cli.fit_drafts import fit_drafts
 from overtone.cli.info import info
 from overtone.cli.make_checkpoint import make_checkpoint
 from overtone.cli.predict import predict
@@ -37,7 +38,7 @@ def application() -> None:
     """
 
 
-for _command in (predict, info, make_checkpoint, bench, doctor):
+for _command in (predict, info, make_checkpoint, bench, fit_drafts, doctor):
     application.add_command(_command)
 
 

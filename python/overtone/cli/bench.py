@@ -22,16 +22,19 @@ from overtone.cli.options import (
     executor_option,
     json_option,
     path_type,
+    speculation_options,
     threads_option,
 )
 from overtone.cli.output_file import check_destination, write_whole
 from overtone.cli.progress import byte_progress, count_progress
 from overtone.cli.timing import Timing, time_in_turns
+from overtone.speculation import SpecParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from overtone import BoundFrame
+    from overtone.speculation import DraftShape
 
 __all__ = ["Measurement", "bench", "benchmark_frame"]
 
@@ -52,6 +55,8 @@ class Measurement:
         frame: Of one frame, sampling included, until its codes are there.
         floor: Of only reading the weights that a frame reads, with the same threads; None on a device.
         frame_bytes: Bytes of those weights.
+        rounds_per_frame: Speculative rounds of a stream in a frame; None without them.
+        codes_per_round: Codes that a round drew.
     """
 
     executor: str
@@ -61,6 +66,8 @@ class Measurement:
     frame: Timing
     floor: Timing | None
     frame_bytes: int
+    rounds_per_frame: float | None = None
+    codes_per_round: float | None = None
 
     @property
     def real_time_factor(self) -> float:
@@ -74,7 +81,7 @@ class Measurement:
 
     def as_json(self, frames: int) -> dict[str, Any]:
         """An entry of `results`."""
-        return {
+        entry: dict[str, Any] = {
             "executor": self.executor,
             "dtype": self.dtype,
             "batch": self.batch,
@@ -88,6 +95,10 @@ class Measurement:
             "floor_ms": None if self.floor is None else round(self.floor.median, 4),
             "floor_ratio": None if self.floor_ratio is None else round(self.floor_ratio, 4),
         }
+        if self.rounds_per_frame is not None and self.codes_per_round is not None:
+            entry["rounds_per_frame"] = round(self.rounds_per_frame, 4)
+            entry["codes_per_round"] = round(self.codes_per_round, 4)
+        return entry
 
 
 def _read_batches(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -123,6 +134,7 @@ def _read_batches(_context: click.Context, _parameter: click.Parameter, value: s
 @executor_option
 @device_option
 @threads_option
+@speculation_options
 @json_option
 @click.option("--plot", type=path_type(), metavar="FILE.png", help="Draw the result, too.")
 def bench(
@@ -135,6 +147,8 @@ def bench(
     executor: str,
     device: str | None,
     threads: int | None,
+    spec_verify_size: int,
+    draft: DraftShape,
     *,
     as_json: bool,
     plot: Path | None,
@@ -150,7 +164,14 @@ def bench(
     for dtype in dict.fromkeys(dtypes) if dtypes else (None,):
         with byte_progress("loading") as progress:
             predictor = CodePredictor(executor, device, dtype, threads=threads)
-            predictor.preallocate(checkpoint, checkpoint_dir, max_batch=max(batches), progress=progress)
+            predictor.preallocate(
+                checkpoint,
+                checkpoint_dir,
+                max_batch=max(batches),
+                spec_verify_size=spec_verify_size,
+                spec_params=SpecParams(draft=draft, off_below=0),
+                progress=progress,
+            )
         label = f"{predictor.dtype}, batch"
         for batch in batches:
             with count_progress(f"{label} {batch}", frame_count, "frame") as advance:
@@ -201,8 +222,11 @@ def _measure(
     work: dict[str, Callable[[], object]] = {"frame": run}
     if predictor.executor == "cpu":
         work["floor"] = predictor.read_weights
+    before = predictor.stats()
     timings = time_in_turns(work, frames, warmup, after_round=advance)
     frame.frame.wait()
+    after = predictor.stats()
+    rows, rounds, codes = (after[key] - before[key] for key in ("rows", "spec_rounds", "spec_codes"))
     return Measurement(
         predictor.executor,
         predictor.dtype,
@@ -211,6 +235,8 @@ def _measure(
         timings["frame"],
         timings.get("floor"),
         predictor.frame_bytes,
+        rounds / rows if rounds else None,
+        codes / rounds if rounds else None,
     )
 
 
@@ -230,7 +256,8 @@ def _print(device: str, measured: list[Measurement]) -> None:
     )
     for each in measured:
         floor = "" if each.floor is None else f"{each.floor.median:>10.2f}{each.floor_ratio:>7.2f}"
+        rounds = "" if each.rounds_per_frame is None else f"  {each.rounds_per_frame:.2f} rounds per frame"
         click.echo(
             f"{each.dtype:10}{each.batch:>6}{each.frame.median:>11.2f}{each.frame.p05:>9.2f}{each.frame.p95:>9.2f}"
-            f"{each.real_time_factor:>10.2f}x{floor}"
+            f"{each.real_time_factor:>10.2f}x{floor}{rounds}"
         )

@@ -1,4 +1,4 @@
-"""The frames that `predict` reads: every check that needs no model, and those that need its sizes.
+"""The frames that commands read: every check that needs no model, and those that need its sizes.
 
 `talker_last_hidden` [T, B, Ht] float32, float16 or bfloat16, and `code_zero` [T, B] int32 or int64.
 """
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from overtone import ModelSpec
     from overtone._core import Tensor
 
-__all__ = ["Frames", "read_frames"]
+__all__ = ["Frames", "check_codes", "read_frames"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,25 @@ def read_frames(file: Path) -> Frames:
         position = _first(unusable)
         raise _refused(file, "talker_last_hidden", f"{rows[tuple(position)]} at {position}", "finite values")
     return Frames(file, rows, code_zero.numpy())
+
+
+def check_codes(frames: Frames, spec: ModelSpec, code_zero_table: Path | None) -> None:
+    """Check `code_zero` against the talker's codec table, wherever that is.
+
+    Raises:
+        InputError: There is no such table, or a code is no row of it.
+        CheckpointError: The file `code_zero_table` cannot be read.
+    """
+    size = spec.code_zero_size
+    if code_zero_table is not None:
+        shapes = [tensor.shape for tensor in _core.read_tensors(code_zero_table).values() if tensor.ndim == 2]
+        if len(shapes) != 1:
+            # Loading will say what is wrong with the file.
+            return
+        size = shapes[0][0]
+    if size is None:
+        raise InputError("the checkpoint has no talker's codec table: name a file that has it with --code-zero-table")
+    frames.check_code_zero(size)
 
 
 def _tensor(file: Path, tensors: dict[str, Tensor], name: str, shape: str, types: tuple[str, ...]) -> Tensor:

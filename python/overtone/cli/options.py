@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from overtone.executors import EXECUTORS
+from overtone.speculation import DRAFT_SHAPES, LARGEST_WINDOW, SpecParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ __all__ = [
     "executor_option",
     "json_option",
     "path_type",
+    "speculation_options",
     "threads_option",
 ]
 
@@ -81,6 +83,25 @@ def threads_option(command: _Command) -> _Command:
         type=click.IntRange(1, _MAX_THREADS),
         help="Threads of the CPU executor; without it OVERTONE_NUM_THREADS, else every core.",
     )(command)
+
+
+def speculation_options(command: _Command) -> _Command:
+    """`--spec-verify-size` and `--draft`, handed over as `spec_verify_size` and `draft`."""
+    size = click.option(
+        "--spec-verify-size",
+        type=click.IntRange(0, LARGEST_WINDOW),
+        default=0,
+        show_default=True,
+        help="Rows of a speculative verify pass, from 2 on; 0 predicts step by step. The codes are the same.",
+    )
+    draft = click.option(
+        "--draft",
+        type=click.Choice(DRAFT_SHAPES),
+        default=SpecParams().draft,
+        show_default=True,
+        help="What speculation verifies: the best draws for the next code, or the best draw of each of the next codes.",
+    )
+    return size(draft(command))
 
 
 def json_option(command: _Command) -> _Command:

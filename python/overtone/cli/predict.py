@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from overtone import CodePredictor, ModelSpec, Tensor, _core
-from overtone.cli.frames_file import Frames, read_frames
+from overtone.cli.frames_file import Frames, check_codes, read_frames
 from overtone.cli.options import (
     WORKING_TYPES,
     checkpoint_argument,
@@ -20,17 +20,20 @@ from overtone.cli.options import (
     device_option,
     executor_option,
     path_type,
+    speculation_options,
     threads_option,
 )
 from overtone.cli.output_file import check_destination
 from overtone.cli.progress import byte_progress, count_progress
 from overtone.cli.sampling_choice import choose_sampling, describe_sampling, sampling_options
-from overtone.errors import FrameError, InputError
+from overtone.errors import FrameError
+from overtone.speculation import SpecParams
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from overtone import SamplingParams
+    from overtone.speculation import DraftShape
 
 __all__ = ["predict"]
 
@@ -72,6 +75,7 @@ class _Outputs:
 @executor_option
 @device_option
 @threads_option
+@speculation_options
 @code_zero_table_option
 @checkpoint_dir_option
 def predict(
@@ -87,6 +91,8 @@ def predict(
     executor: str,
     device: str | None,
     threads: int | None,
+    spec_verify_size: int,
+    draft: DraftShape,
     code_zero_table: Path | None,
     checkpoint_dir: Path | None,
 ) -> None:
@@ -105,7 +111,7 @@ def predict(
     check_destination("--out", out, [*given, *sources])
     frames = read_frames(frames_file)
     frames.check_hidden_size(spec.talker_hidden_size)
-    _check_codes(frames, spec, code_zero_table)
+    check_codes(frames, spec, code_zero_table)
     sampling = choose_sampling(
         spec,
         frames.streams,
@@ -121,26 +127,14 @@ def predict(
             checkpoint,
             checkpoint_dir,
             max_batch=min(frames.streams, _STREAMS_AT_ONCE),
+            spec_verify_size=spec_verify_size,
+            spec_params=SpecParams(draft=draft),
             code_zero_table=code_zero_table,
             progress=progress,
         )
     outputs = _predict_all(predictor, frames, sampling)
     _core.write_tensors(out, {"codes": outputs.codes, "codec_sum": outputs.codec_sum})
     _report(predictor, outputs, sampling, out)
-
-
-def _check_codes(frames: Frames, spec: ModelSpec, code_zero_table: Path | None) -> None:
-    """Check `code_zero` against the talker's codec table, wherever that is."""
-    size = spec.code_zero_size
-    if code_zero_table is not None:
-        shapes = [tensor.shape for tensor in _core.read_tensors(code_zero_table).values() if tensor.ndim == 2]
-        if len(shapes) != 1:
-            # Loading will say what is wrong with the file.
-            return
-        size = shapes[0][0]
-    if size is None:
-        raise InputError("the checkpoint has no talker's codec table: name a file that has it with --code-zero-table")
-    frames.check_code_zero(size)
 
 
 def _predict_all(predictor: CodePredictor, frames: Frames, sampling: list[SamplingParams] | None) -> _Outputs:
@@ -195,6 +189,13 @@ def _report(predictor: CodePredictor, outputs: _Outputs, sampling: list[Sampling
         f"{_on(predictor.device_name)}: "
         f"real-time factor {_FRAME_MILLISECONDS / median:.2f}"
     )
+    stats = predictor.stats()
+    if rounds := stats["spec_rounds"]:
+        switch = "" if stats["speculating"] else "; it did not pay and was switched off"
+        click.echo(
+            f"speculation: {stats['spec_codes'] / rounds:.2f} codes per round, {stats['spec_accepted']} of "
+            f"{stats['spec_drafted']} drafts accepted{switch}"
+        )
     click.echo(f"wrote {click.format_filename(out)}")
 
 

@@ -33,10 +33,13 @@ def byte_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 @contextlib.contextmanager
-def count_progress(label: str, total: int, unit: str) -> Iterator[Callable[[], object]]:
-    """A bar over `total` pieces of work. Yields what to call after each; it does nothing where there is no terminal."""
+def count_progress(label: str, total: int, unit: str) -> Iterator[Callable[..., object]]:
+    """A bar over `total` pieces of work.
+
+    Yields what to call after each, or after several with their number; it does nothing where there is no terminal.
+    """
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda _count=1: None
         return
     with _bar(desc=label, total=total, unit=unit) as bar:
         yield bar.update

@@ -1,5 +1,6 @@
 //! Checkpoints: opened, checked, read tensor by tensor. Synthetic ones are written in [`synthetic`], and plain
-//! safetensors files (frames, codes) pass through [`tensor_file`].
+//! safetensors files (frames, codes) pass through [`tensor_file`]. Drafts that were fitted to a checkpoint lie beside
+//! it: [`drafts`].
 //!
 //! [`Checkpoint::open`] takes a directory as `save_pretrained` leaves it, whole model or lone predictor, one file or
 //! shards; [`Checkpoint::open_with`] also takes artifacts of TensorRT Edge-LLM, with the original checkpoint for what
@@ -19,6 +20,7 @@
 
 mod assembly;
 mod directory;
+pub mod drafts;
 mod error;
 mod finite;
 mod keys;
@@ -200,14 +202,18 @@ impl<'a> Checkpoint<'a> {
                 expected: format!("{:?}", self.spec.weight_shape(name)),
             });
         };
-        match &entry.place {
-            Place::Memory(bytes) => entry.lend(bytes, consume),
-            Place::File { file, info } => file.read(info, |bytes| entry.lend(bytes, consume))?,
-        }
+        entry.read(consume)
     }
 }
 
 impl Entry<'_> {
+    fn read<T>(&self, consume: impl FnOnce(TensorView<'_>) -> T) -> Result<T, CheckpointError> {
+        match &self.place {
+            Place::Memory(bytes) => self.lend(bytes, consume),
+            Place::File { file, info } => file.read(info, |bytes| self.lend(bytes, consume))?,
+        }
+    }
+
     fn lend<T>(&self, bytes: &[u8], consume: impl FnOnce(TensorView<'_>) -> T) -> Result<T, CheckpointError> {
         let view = TensorView { float_type: self.float_type, shape: &self.shape, bytes };
         match finite::first_not_finite(self.float_type, bytes) {

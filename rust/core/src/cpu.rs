@@ -19,17 +19,25 @@
 //! | `layer_math` | RMSNorm, rotary embedding, SwiGLU |
 //! | `attention` | one stream's attention over its own KV slots |
 //! | [`weights`] | a checkpoint's tensors, read and packed |
+//! | `body` | passes of the decoder over token rows of any streams, and heads |
 //! | [`workspace`] | all that a frame writes before its outputs |
 //! | [`team`], [`threads`] | the threads, and how many |
-//! | [`executor`] | the frame itself |
+//! | `steps` | the frame itself, step by step |
+//! | `rounds` | the same frame in speculative rounds |
+//! | `drafts` | fitted drafts, packed |
+//! | [`executor`] | all of these together: what others load and run |
 
 mod attention;
+mod body;
+mod drafts;
 pub mod executor;
 pub mod lanes;
 mod layer_math;
 mod pages;
 pub mod panels;
 mod product;
+mod rounds;
+mod steps;
 pub mod team;
 pub mod threads;
 pub mod weights;

@@ -67,4 +67,6 @@ pub struct FrameOutputs<'a> {
     pub status: &'a mut [i32],
     /// Logits of every residual codebook, [rows, R, V], when asked for.
     pub logits: Option<&'a mut [f32]>,
+    /// The final-norm hidden row that each residual codebook's head reads, [rows, R, H], when asked for.
+    pub hidden_rows: Option<&'a mut [f32]>,
 }

@@ -12,8 +12,15 @@
 //!
 //! Which drafts hang where is a [`DraftTree`]; a chain and siblings are two of them. Rows of a round that are not accepted
 //! leave their keys and values behind in slots that the next rounds use again: [`SlotMap`].
+//!
+//! Whether rounds pay is seen in what they count ([`RoundCounters`]); an [`OffSwitch`] looks.
 
+mod off_switch;
+
+use crate::spec::ModelSpec;
 use std::fmt;
+
+pub use off_switch::OffSwitch;
 
 /// The most rows of one stream in a verify pass.
 pub const MOST_VERIFY_ROWS: usize = 8;
@@ -52,7 +59,8 @@ impl DraftTree {
     /// for its own codebook.
     ///
     /// # Panics
-    /// When there are more than [`MOST_VERIFY_ROWS`] rows, a row is not ordered by depth, or two children of a row have one rank.
+    /// When there are more than [`MOST_VERIFY_ROWS`] rows or a rank is no less than that, a row is not ordered by depth, or
+    /// two children of a row have one rank.
     pub fn new(drafts: &[(usize, usize)]) -> Self {
         let rows = drafts.len() + 1;
         assert!(rows <= MOST_VERIFY_ROWS, "{rows} rows, expected at most {MOST_VERIFY_ROWS}");
@@ -60,6 +68,7 @@ impl DraftTree {
         let mut depths = [0; MOST_VERIFY_ROWS];
         for (row, &(parent, rank)) in (1..).zip(drafts) {
             assert!(parent < row, "row {row} comes before its parent {parent}");
+            assert!(rank < MOST_VERIFY_ROWS, "row {row} has rank {rank}");
             depths[row] = depths[parent] + 1;
             assert!(depths[row] >= depths[row - 1], "row {row} is less deep than the row before it");
             assert!(
@@ -70,11 +79,11 @@ impl DraftTree {
         }
         let depths = &depths[..rows];
         let mut first = [rows as u8; MOST_VERIFY_ROWS + 1];
-        let depth = depths[rows - 1];
-        for (depth, first) in first.iter_mut().enumerate().take(depth + 1) {
+        let deepest = depths[rows - 1];
+        for (depth, first) in first.iter_mut().enumerate().take(deepest + 1) {
             *first = depths.partition_point(|&other| other < depth) as u8;
         }
-        Self { rows, parents, ranks, first, depth }
+        Self { rows, parents, ranks, first, depth: deepest }
     }
 
     /// One draft after another: the best draw of each of the next `drafts` codebooks.
@@ -184,6 +193,12 @@ impl Speculation {
             DraftShape::Siblings => DraftTree::siblings(verify_rows - 1),
         };
         Some(Self { tree, least_probability })
+    }
+
+    /// Whether frames of an architecture can be predicted so: their positions and the rows of a round have to fit into
+    /// [`MOST_SLOTS`].
+    pub const fn suits(&self, spec: &ModelSpec) -> bool {
+        spec.positions() + MOST_VERIFY_ROWS - 1 <= MOST_SLOTS
     }
 }
 

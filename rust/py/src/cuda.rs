@@ -33,6 +33,7 @@ use crate::executor::{check_codec_hiddens, lock, no_such_layer};
 use crate::frame::arguments::{FrameArguments, GivenSampling};
 use crate::ragged::{GivenBatch, GivenIo};
 use crate::spec::PyModelSpec;
+use crate::speculation::{GivenSpeculation, SpecCounters};
 use crate::streams::StreamHandle;
 use crate::tensor::Tensor;
 use block::TalkerTable;
@@ -63,7 +64,7 @@ pub struct CudaExecutor(Arc<Shared>);
 #[pymethods]
 impl CudaExecutor {
     #[staticmethod]
-    #[pyo3(signature = (artifact_dir, checkpoint_dir, code_zero_table, dtype, max_batch, device, progress))]
+    #[pyo3(signature = (artifact_dir, checkpoint_dir, code_zero_table, dtype, max_batch, device, speculation, progress))]
     #[allow(clippy::too_many_arguments, reason = "they are the keyword arguments of one Python call")]
     fn load(
         py: Python<'_>,
@@ -73,8 +74,11 @@ impl CudaExecutor {
         dtype: Option<&str>,
         max_batch: i64,
         device: usize,
+        speculation: Option<GivenSpeculation>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
+        // The plain loop stays: `speculating` says so.
+        let _ = speculation;
         let request = Request::new(dtype, max_batch, device)?;
         enter_interruptible(py, progress, |check| {
             let mut checkpoint = Checkpoint::open_with(&artifact_dir, checkpoint_dir.as_deref())?;
@@ -86,7 +90,8 @@ impl CudaExecutor {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (config, tensors, dtype, max_batch, device, progress))]
+    #[pyo3(signature = (config, tensors, dtype, max_batch, device, speculation, progress))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keyword arguments of one Python call")]
     fn from_tensors(
         py: Python<'_>,
         config: &str,
@@ -94,8 +99,11 @@ impl CudaExecutor {
         dtype: Option<&str>,
         max_batch: i64,
         device: usize,
+        speculation: Option<GivenSpeculation>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
+        // The plain loop stays: `speculating` says so.
+        let _ = speculation;
         let request = Request::new(dtype, max_batch, device)?;
         let objects: BTreeMap<String, Bound<'_, PyAny>> =
             tensors.iter().map(|(name, object)| Ok((name.extract()?, object))).collect::<PyResult<_>>()?;
@@ -276,18 +284,8 @@ impl CudaExecutor {
         logits: bool,
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<DeviceOutputs> {
-        let arguments = FrameArguments {
-            batch: None,
-            talker_last_hidden,
-            code_zero,
-            sampling,
-            frame_idx,
-            advance_frame_idx: false,
-            active,
-            output_codes: None,
-            codes_ring: None,
-            logits,
-        };
+        let arguments =
+            FrameArguments::of_call(talker_last_hidden, code_zero, sampling, frame_idx, active, logits);
         predict(py, &self.0, &arguments, self.0.stream(py, stream)?)
     }
 
@@ -335,6 +333,17 @@ impl CudaExecutor {
     fn read_frame_bytes(&self) -> PyResult<u32> {
         let what = "the cuda executor has no reading of weights without a frame";
         Err(Raised::new(ErrorClass::Unsupported, what).into())
+    }
+
+    /// Frames, rounds, codes, drafts verified and drafts accepted of each row slot; empty without speculation.
+    const fn spec_counters(&self) -> Vec<SpecCounters> {
+        Vec::new()
+    }
+
+    /// Whether the next frame is predicted in speculative rounds.
+    #[getter]
+    const fn speculating(&self) -> bool {
+        false
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -9,15 +9,16 @@
 
 use overtone_core::checkpoint::{Checkpoint, InMemoryTensor, predictor_keys};
 use overtone_core::cpu::weights::OwnedTable;
-use overtone_core::cpu::workspace::workspace_blocks;
 use overtone_core::cpu::{CpuExecutor as Engine, WeightType};
 use overtone_core::frame::Table;
+use overtone_core::rounds::RoundCounters;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ use crate::frame::arguments::{FrameArguments, GivenSampling};
 use crate::frame::outputs::{OutputKind, Outputs, ReusedOutputs};
 use crate::ragged::{GivenBatch, GivenIo};
 use crate::spec::PyModelSpec;
+use crate::speculation::{GivenSpeculation, SpecCounters, spec_counters};
 use crate::tensor::Tensor;
 use loading::{Request, contiguous_copy, import_weight};
 use prepared::PreparedFrame;
@@ -77,6 +79,12 @@ pub struct Shared {
     threads: usize,
     instructions: &'static str,
     frame_bytes: u64,
+    /// Blocks of the arena.
+    workspace_blocks: usize,
+    /// What rounds counted, for each row slot of the batch; empty without speculation.
+    spec_counters: Mutex<Vec<RoundCounters>>,
+    /// Whether the next frame runs in rounds.
+    speculating: AtomicBool,
     /// The process that made it: its threads live in no other.
     process: u32,
     state: Mutex<State>,
@@ -176,6 +184,15 @@ impl Shared {
         stats.failed_rows += failed_rows as u64;
         stats.busy += busy;
     }
+
+    /// Counts the rounds of the frame that `engine` has just run for these rows.
+    pub fn count_rounds(&self, rows: &[usize], engine: &Engine) {
+        let mut counters = lock(&self.spec_counters);
+        for (&row, counted) in rows.iter().zip(engine.round_counters()) {
+            counters[row] += *counted;
+        }
+        self.speculating.store(engine.speculating(), Ordering::Relaxed);
+    }
 }
 
 /// A lock whose holder panicked guards nothing half-changed that a frame reads.
@@ -186,7 +203,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[pymethods]
 impl CpuExecutor {
     #[staticmethod]
-    #[pyo3(signature = (artifact_dir, checkpoint_dir, code_zero_table, dtype, max_batch, threads, progress))]
+    #[pyo3(signature = (artifact_dir, checkpoint_dir, code_zero_table, dtype, max_batch, threads, speculation, progress))]
     #[allow(clippy::too_many_arguments, reason = "they are the keyword arguments of one Python call")]
     fn load(
         py: Python<'_>,
@@ -196,20 +213,23 @@ impl CpuExecutor {
         dtype: Option<&str>,
         max_batch: i64,
         threads: Option<i64>,
+        speculation: Option<GivenSpeculation>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let request = Request::new(dtype, max_batch, threads)?;
+        let request = Request::new(dtype, max_batch, threads, speculation)?;
         enter_interruptible(py, progress, |check| {
             let mut checkpoint = Checkpoint::open_with(&artifact_dir, checkpoint_dir.as_deref())?;
             if let Some(file) = code_zero_table {
                 checkpoint = checkpoint.with_code_zero_table(&file)?;
             }
-            request.load(&checkpoint, check)
+            let directories: Vec<_> = [Some(artifact_dir), checkpoint_dir].into_iter().flatten().collect();
+            request.load(&checkpoint, &directories, check)
         })
     }
 
     #[staticmethod]
-    #[pyo3(signature = (config, tensors, dtype, max_batch, threads, progress))]
+    #[pyo3(signature = (config, tensors, dtype, max_batch, threads, speculation, progress))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keyword arguments of one Python call")]
     fn from_tensors(
         py: Python<'_>,
         config: &str,
@@ -217,9 +237,10 @@ impl CpuExecutor {
         dtype: Option<&str>,
         max_batch: i64,
         threads: Option<i64>,
+        speculation: Option<GivenSpeculation>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let request = Request::new(dtype, max_batch, threads)?;
+        let request = Request::new(dtype, max_batch, threads, speculation)?;
         let objects: BTreeMap<String, Bound<'_, PyAny>> =
             tensors.iter().map(|(name, object)| Ok((name.extract()?, object))).collect::<PyResult<_>>()?;
         let mut imported = Vec::new();
@@ -240,7 +261,7 @@ impl CpuExecutor {
                 ((*name).to_owned(), InMemoryTensor { float_type: *float_type, shape, bytes })
             });
             let checkpoint = Checkpoint::from_tensors(config, lent.collect::<BTreeMap<_, _>>())?;
-            request.load(&checkpoint, check)
+            request.load(&checkpoint, &[], check)
         })
     }
 
@@ -293,11 +314,11 @@ impl CpuExecutor {
 
     #[getter]
     fn required_context_memory(&self) -> usize {
-        Arena::required_bytes(workspace_blocks(&self.0.spec, self.0.max_batch))
+        Arena::required_bytes(self.0.workspace_blocks)
     }
 
     fn set_context_memory(&self, py: Python<'_>, memory: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
-        let blocks = workspace_blocks(&self.0.spec, self.0.max_batch);
+        let blocks = self.0.workspace_blocks;
         let arena = match memory {
             None => Some(Arena::own(blocks)?),
             Some(memory) => Arena::lent(ImportedTensor::new("memory", memory)?, blocks)?,
@@ -370,21 +391,29 @@ impl CpuExecutor {
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<HostOutputs> {
         let _ = stream;
-        let arguments = FrameArguments {
-            batch: None,
-            talker_last_hidden,
-            code_zero,
-            sampling,
-            frame_idx,
-            advance_frame_idx: false,
-            active,
-            output_codes: None,
-            codes_ring: None,
-            logits,
-        };
+        let arguments =
+            FrameArguments::of_call(talker_last_hidden, code_zero, sampling, frame_idx, active, logits);
         let prepared = PreparedFrame::new(py, Arc::clone(&self.0), &arguments)?;
         prepared.run(py)?;
         Ok(prepared.into_outputs())
+    }
+
+    /// Codes, status, and the final-norm hidden row that each residual codebook's head reads, [B, R, H] float32.
+    #[pyo3(signature = (talker_last_hidden, code_zero, sampling, frame_idx))]
+    fn predict_hidden_rows<'py>(
+        &self,
+        py: Python<'py>,
+        talker_last_hidden: Bound<'py, PyAny>,
+        code_zero: Bound<'py, PyAny>,
+        sampling: GivenSampling<'py>,
+        frame_idx: Bound<'py, PyAny>,
+    ) -> PyResult<(Py<Tensor>, Py<Tensor>, Tensor)> {
+        let arguments =
+            FrameArguments::of_call(talker_last_hidden, code_zero, sampling, frame_idx, None, false);
+        let prepared = PreparedFrame::new(py, Arc::clone(&self.0), &arguments)?;
+        let hidden_rows = prepared.run_with_hidden_rows(py)?;
+        let (codes, _, _, status, _) = prepared.into_outputs();
+        Ok((codes, status, hidden_rows))
     }
 
     #[pyo3(signature = (arguments, stream = None))]
@@ -421,6 +450,17 @@ impl CpuExecutor {
 
     fn read_frame_bytes(&self, py: Python<'_>) -> PyResult<u32> {
         enter(py, || Ok::<_, Raised>(self.0.enter()?.engine.read_frame_bytes()))
+    }
+
+    /// Frames, rounds, codes, drafts verified and drafts accepted of each row slot; empty without speculation.
+    fn spec_counters(&self) -> Vec<SpecCounters> {
+        spec_counters(&lock(&self.0.spec_counters))
+    }
+
+    /// Whether the next frame is predicted in speculative rounds.
+    #[getter]
+    fn speculating(&self) -> bool {
+        self.0.speculating.load(Ordering::Relaxed)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

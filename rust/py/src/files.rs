@@ -56,18 +56,32 @@ pub fn describe_checkpoint(
 #[pyfunction]
 pub fn read_tensors(py: Python<'_>, file: PathBuf) -> PyResult<BTreeMap<String, Tensor>> {
     let tensors = enter(py, || tensor_file::read(&file))?;
-    let handed = tensors.into_iter().map(|(name, tensor)| {
-        let element = ElementType::from(tensor.element_type);
-        let shape = tensor.shape.clone();
-        let handed = Tensor::borrowed(Arc::new(tensor), element, &shape, |tensor| &tensor.bytes)?;
-        Ok((name, handed))
-    });
+    let handed = tensors.into_iter().map(|(name, tensor)| Ok((name, owned_tensor(tensor)?)));
     handed.collect::<Result<_, Raised>>().map_err(PyErr::from)
+}
+
+/// A tensor of a file, handed to Python with its memory.
+///
+/// # Errors
+/// An `InputError` for a shape that no tensor has.
+pub fn owned_tensor(tensor: FileTensor<'static>) -> Result<Tensor, Raised> {
+    let element = ElementType::from(tensor.element_type);
+    let shape = tensor.shape.clone();
+    Tensor::borrowed(Arc::new(tensor), element, &shape, |tensor| &tensor.bytes)
 }
 
 /// Write tensors to a safetensors file, which appears whole or not at all.
 #[pyfunction]
 pub fn write_tensors(py: Python<'_>, file: PathBuf, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
+    let tensors = copied_tensors(tensors)?;
+    enter(py, || tensor_file::write(&file, &tensors))
+}
+
+/// Copies of tensors by name, for a file.
+///
+/// # Errors
+/// A name is no text; a value is no tensor in memory that the host can read.
+pub fn copied_tensors(tensors: &Bound<'_, PyDict>) -> PyResult<BTreeMap<String, FileTensor<'static>>> {
     let mut copied = BTreeMap::new();
     for (name, object) in tensors {
         let name: String = name.extract()?;
@@ -78,7 +92,7 @@ pub fn write_tensors(py: Python<'_>, file: PathBuf, tensors: &Bound<'_, PyDict>)
         let element_type = tensor.view().element().into();
         copied.insert(name, FileTensor { element_type, shape, bytes: Cow::Owned(bytes) });
     }
-    enter(py, || tensor_file::write(&file, &copied))
+    Ok(copied)
 }
 
 /// One spelling of the element types there are, for each side.

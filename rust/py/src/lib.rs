@@ -14,6 +14,8 @@
 //! | [`executor`], [`arena`] | the CPU executor |
 //! | [`cuda`] | the CUDA executor |
 //! | [`sampling`] | sampling parameters, checked |
+//! | [`drafts`] | fitted drafts: what a fit reads, and its file |
+//! | [`speculation`] | speculation as it is asked for, and its counters |
 //! | [`files`] | synthetic checkpoints, and safetensors files of frames and codes |
 //!
 //! Model, sampling and frames live in `overtone-core`; nothing here computes.
@@ -27,6 +29,7 @@ pub mod causes;
 pub mod cuda;
 pub mod device_memory;
 pub mod dlpack;
+pub mod drafts;
 pub mod enter;
 pub mod errors;
 pub mod executor;
@@ -35,6 +38,7 @@ pub mod frame;
 pub mod ragged;
 pub mod sampling;
 pub mod spec;
+pub mod speculation;
 pub mod streams;
 pub mod tensor;
 #[cfg(test)]
@@ -57,6 +61,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::report::describe_cuda, module)?)?;
     module.add_function(wrap_pyfunction!(sampling::check_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(executor::loading::estimate_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(drafts::check_drafts, module)?)?;
+    module.add_function(wrap_pyfunction!(drafts::propose_drafts, module)?)?;
+    module.add_function(wrap_pyfunction!(drafts::read_fit_weights, module)?)?;
+    module.add_function(wrap_pyfunction!(drafts::write_drafts, module)?)?;
     module.add_function(wrap_pyfunction!(files::describe_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(files::make_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_tensors, module)?)?;

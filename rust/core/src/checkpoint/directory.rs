@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::drafts;
 use super::keys::{ARTIFACTS, Naming, parse_artifact};
 use super::mapped_file::{MappedFile, open_regular};
 use super::{CheckpointError, InMemoryTensor, TensorSite};
@@ -113,7 +114,8 @@ impl<'p> Directory<'p> {
     }
 
     /// The tensors it offers: of `model.safetensors`, else of the shards in `model.safetensors.index.json`, else of its
-    /// only `*.safetensors`; and of artifact files beside them, which also settle which files are meant.
+    /// only `*.safetensors`, fitted drafts not counted; and of artifact files beside them, which also settle which
+    /// files are meant.
     ///
     /// # Errors
     /// A file that cannot be read, a damaged header or index, several files and nothing that says which is meant.
@@ -148,8 +150,9 @@ impl<'p> Directory<'p> {
         let mut files = Vec::new();
         for entry in fs::read_dir(self.0).map_err(read)? {
             let path = entry.map_err(read)?.path();
-            let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-            if !hidden && path.extension() == Some(OsStr::new("safetensors")) {
+            let name = path.file_name().unwrap_or_default();
+            let other = name.as_encoded_bytes().starts_with(b".") || name == drafts::FILE_NAME;
+            if !other && path.extension() == Some(OsStr::new("safetensors")) {
                 files.push(path);
             }
         }

@@ -262,6 +262,40 @@ pub enum CheckpointError {
         /// Names of its two-dimensional tensors.
         found: Vec<String>,
     },
+    /// The record of a file of drafts is missing, or speaks of another format or architecture.
+    #[error("{}: metadata `{key}`: {found}, expected {expected}", .file.display())]
+    DraftsRecord {
+        /// The file.
+        file: PathBuf,
+        /// The entry of the metadata, and the key in it.
+        key: String,
+        /// What is there, as JSON.
+        found: String,
+        /// What must be there.
+        expected: String,
+    },
+    /// Drafts that were fitted for other heads than the checkpoint's.
+    #[error(
+        "{}: drafts of another predictor: SHA-256 of its heads {found}, expected {expected}; \
+         `overtone fit-drafts` makes them anew",
+        .file.display()
+    )]
+    ForeignDrafts {
+        /// The file of drafts.
+        file: PathBuf,
+        /// The fingerprint of the heads they were fitted for.
+        found: String,
+        /// That of the checkpoint's heads.
+        expected: String,
+    },
+    /// A tensor that has no place in its file.
+    #[error("{site}: has no place here, expected {expected}")]
+    UnknownTensor {
+        /// The tensor.
+        site: TensorSite,
+        /// Names of those that have one.
+        expected: String,
+    },
     /// A directory that shall receive a checkpoint has one already.
     #[error("{}: exists already, and is not overwritten", .file.display())]
     AlreadyExists {
@@ -325,6 +359,8 @@ impl CheckpointError {
             | Self::ShardName { file, .. }
             | Self::FileChanged { file, .. }
             | Self::CodeZeroTableFile { file, .. }
+            | Self::DraftsRecord { file, .. }
+            | Self::ForeignDrafts { file, .. }
             | Self::AlreadyExists { file }
             | Self::Write { file, .. }
             | Self::Layout { file, .. } => Some(file),
@@ -346,8 +382,12 @@ impl CheckpointError {
         match self {
             Self::Config(error) => error.found(),
             Self::AmbiguousWeights { files, .. } => Some(files.join(", ")),
-            Self::ShardName { found, .. } | Self::Type { found, .. } => Some(found.clone()),
+            Self::ShardName { found, .. }
+            | Self::Type { found, .. }
+            | Self::DraftsRecord { found, .. }
+            | Self::ForeignDrafts { found, .. } => Some(found.clone()),
             Self::ExcessTensor { site, .. }
+            | Self::UnknownTensor { site, .. }
             | Self::LayerBias { site }
             | Self::HalfProjection { site, .. } => Some(site.tensor.clone()),
             Self::ProjectionNeeded { talker_hidden_size, .. } => Some(talker_hidden_size.to_string()),
@@ -370,7 +410,11 @@ impl CheckpointError {
             Self::ExcessTensor { key, value, .. } => Some(format!("{key} {value}")),
             Self::HalfProjection { missing, .. } => Some(missing.clone()),
             Self::ProjectionNeeded { hidden_size, .. } => Some(hidden_size.to_string()),
-            Self::Shape { expected, .. } | Self::MissingTensor { expected, .. } => Some(expected.clone()),
+            Self::Shape { expected, .. }
+            | Self::MissingTensor { expected, .. }
+            | Self::DraftsRecord { expected, .. }
+            | Self::ForeignDrafts { expected, .. }
+            | Self::UnknownTensor { expected, .. } => Some(expected.clone()),
             Self::Type { expected, .. } | Self::TableTypes { expected, .. } => Some((*expected).to_owned()),
             Self::ByteCount { expected, .. } => Some(format!("{expected} bytes")),
             Self::NotFinite { .. } => Some("finite values".to_owned()),
@@ -391,6 +435,7 @@ impl CheckpointError {
             | Self::Type { site, .. }
             | Self::TableTypes { site, .. }
             | Self::ByteCount { site, .. }
+            | Self::UnknownTensor { site, .. }
             | Self::NotFinite { site, .. } => Some(site),
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! One safetensors file, mapped: its header checked, its tensors lent and given back. All `unsafe` of the checkpoint
 //! room is here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -23,6 +23,8 @@ pub(super) struct MappedFile {
     /// The whole file.
     map: Mmap,
     tensors: BTreeMap<String, TensorInfo>,
+    /// The metadata that the file's writer added.
+    notes: HashMap<String, String>,
     /// Offset of the first tensor's bytes.
     data_start: usize,
 }
@@ -46,8 +48,9 @@ impl MappedFile {
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         let (header_bytes, metadata) = SafeTensors::read_metadata(&map).map_err(header)?;
         let tensors = metadata.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+        let notes = metadata.metadata().clone().unwrap_or_default();
         let data_start = HEADER_LENGTH_BYTES + header_bytes;
-        Ok(Self { path: path.to_owned(), file, map, tensors, data_start })
+        Ok(Self { path: path.to_owned(), file, map, tensors, notes, data_start })
     }
 
     /// The path it was opened by.
@@ -63,6 +66,11 @@ impl MappedFile {
     /// Every tensor of the file, by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> + Clone {
         self.tensors.iter().map(|(key, info)| (key.as_str(), info))
+    }
+
+    /// An entry of the metadata.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.notes.get(key).map(String::as_str)
     }
 
     /// Lends the bytes of a tensor, then gives their pages back to the system, so that a load never holds more than

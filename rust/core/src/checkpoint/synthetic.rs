@@ -210,7 +210,7 @@ impl Work<'_> {
         let layout =
             names.iter().map(|name| (Naming::WHOLE_MODEL.key(*name), element_type, spec.weight_shape(*name)));
         let mut file = PendingFile::create(&destination)?;
-        file.append(&tensor_file::header(&destination, layout)?)?;
+        file.append(&tensor_file::header(&destination, tensor_file::FORMAT, layout)?)?;
         self.advance(0)?;
         let mut bytes = Vec::new();
         for (index, name) in names.into_iter().enumerate() {
@@ -235,7 +235,7 @@ impl Work<'_> {
             ("code_zero".to_owned(), ElementType::Int32, vec![frames, batch]),
         ];
         let mut file = PendingFile::create(&destination)?;
-        file.append(&tensor_file::header(&destination, layout)?)?;
+        file.append(&tensor_file::header(&destination, tensor_file::FORMAT, layout)?)?;
         let rows = frames * batch;
         for first in (0..rows).step_by(ROWS) {
             let mut hidden = vec![0.0; ROWS.min(rows - first) * width];

@@ -198,12 +198,17 @@ pub fn read(file: &Path) -> Result<BTreeMap<String, FileTensor<'static>>, Checkp
 /// # Errors
 /// A tensor is not as long as its shape says; the operating system refuses.
 pub fn write(file: &Path, tensors: &BTreeMap<String, FileTensor<'_>>) -> Result<(), CheckpointError> {
-    pending(file, tensors)?.publish(Existing::Replace).map(drop)
+    pending(file, FORMAT, tensors)?.publish(Existing::Replace).map(drop)
 }
 
-/// A file of these tensors that waits to be published.
+/// What the metadata of a file say where nothing else is said: torch's loaders ask for it.
+pub(super) const FORMAT: (&str, &str) = ("format", "pt");
+
+/// A file of these tensors that waits to be published; `note` is the only entry of its metadata, since equal tensors
+/// shall make equal bytes and the format's library orders several at random.
 pub(super) fn pending(
     file: &Path,
+    note: (&str, &str),
     tensors: &BTreeMap<String, FileTensor<'_>>,
 ) -> Result<PendingFile, CheckpointError> {
     // Wider elements first, so that every element stands at a multiple of its size.
@@ -214,7 +219,7 @@ pub(super) fn pending(
         .map(|(name, tensor)| ((*name).clone(), tensor.element_type, tensor.shape.clone()))
         .collect();
     let mut pending = PendingFile::create(file)?;
-    pending.append(&header(file, layout)?)?;
+    pending.append(&header(file, note, layout)?)?;
     for (_, tensor) in tensors {
         let lengths = (byte_count(tensor.element_type, &tensor.shape), tensor.bytes.len());
         if lengths.0 != Some(lengths.1) {
@@ -230,6 +235,7 @@ pub(super) fn pending(
 /// The header of a file that will hold these tensors in this order, its length in front of it.
 pub(super) fn header(
     file: &Path,
+    note: (&str, &str),
     layout: impl IntoIterator<Item = (String, ElementType, Vec<usize>)>,
 ) -> Result<Vec<u8>, CheckpointError> {
     let refuse = |cause| CheckpointError::Layout { file: file.to_owned(), cause };
@@ -241,8 +247,8 @@ pub(super) fn header(
         end = bytes.ok_or_else(|| refuse(SafeTensorError::ValidationOverflow))?;
         infos.push((name, TensorInfo { dtype: element_type.dtype(), shape, data_offsets: (start, end) }));
     }
-    let metadata =
-        Metadata::new(Some([("format".to_owned(), "pt".to_owned())].into()), infos).map_err(refuse)?;
+    let notes = [(note.0.to_owned(), note.1.to_owned())].into();
+    let metadata = Metadata::new(Some(notes), infos).map_err(refuse)?;
     let text = serde_json::to_vec(&metadata).map_err(|cause| refuse(SafeTensorError::JsonError(cause)))?;
     // The data shall begin at a multiple of eight bytes.
     let length = text.len().next_multiple_of(8);

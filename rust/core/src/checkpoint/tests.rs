@@ -1,6 +1,7 @@
 //! What a checkpoint promises: goldens load, every spelling and layout loads, and nothing hostile does harm.
 
 mod corruption;
+mod drafts;
 mod goldens;
 mod hostile_configs;
 mod hostile_files;

@@ -1,7 +1,7 @@
 //! Attention of one stream over its own KV slots: normalise, rotate, store, attend.
 //!
-//! Positions are the slots: a frame starts empty and never has more than R + 1 of them, so a stream's keys and
-//! values of one layer stay in the nearest cache.
+//! A frame starts empty and never has more than R + 1 positions, so a stream's keys and values of one layer stay in the
+//! nearest cache. Which slot a position has is the caller's to say; the order of every sum is that of the positions.
 
 use super::lanes::{Kernel, Lanes};
 use super::layer_math::{dot, rms_norm, rotate};
@@ -44,18 +44,22 @@ pub(super) struct AttentionLayer<'a> {
     pub(super) query_norm: &'a [f32],
     pub(super) key_norm: &'a [f32],
     pub(super) rotary: &'a RotaryTable,
+    /// KV slots of a stream.
+    pub(super) slots: usize,
 }
 
 /// One token row of one stream.
-pub(super) struct AttentionRow<'a> {
+pub(super) struct AttentionRow<'a, S> {
     pub(super) layer: AttentionLayer<'a>,
-    /// Where the row stands: slots below are attended to as well.
+    /// Where the row stands: positions before it are attended to as well.
     pub(super) position: usize,
+    /// The slot of each position up to the row's own, whose key and value it stores.
+    pub(super) slot_of: S,
     /// The row's queries, keys and values as projected, [Nq · D + 2 · Nkv · D]; left normalised and rotated.
     pub(super) projected: &'a mut [f32],
-    /// The stream's keys of this layer, [Nkv, positions, D].
+    /// The stream's keys of this layer, [Nkv, slots, D].
     pub(super) keys: &'a mut [f32],
-    /// The stream's values of this layer, [Nkv, positions, D].
+    /// The stream's values of this layer, [Nkv, slots, D].
     pub(super) values: &'a mut [f32],
     /// One weight per position.
     pub(super) weights: &'a mut [f32],
@@ -63,22 +67,22 @@ pub(super) struct AttentionRow<'a> {
     pub(super) attended: &'a mut [f32],
 }
 
-impl Kernel for AttentionRow<'_> {
+impl<S: Fn(usize) -> usize> Kernel for AttentionRow<'_, S> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let AttentionRow { layer, position, projected, keys, values, weights, attended } = self;
+        let AttentionRow { layer, position, slot_of, projected, keys, values, weights, attended } = self;
         let spec = layer.spec;
         let size = spec.head_size;
-        let stream_head = spec.positions() * size;
+        let stream_head = layer.slots * size;
         let (queries, new) = projected.split_at_mut(spec.query_width());
         let (new_keys, new_values) = new.split_at_mut(spec.key_value_width());
         for head in 0..spec.key_value_heads {
             let key = &mut new_keys[head * size..(head + 1) * size];
             rms_norm(key, layer.key_norm, spec.rms_norm_epsilon);
             layer.rotary.rotate(key, position);
-            let slot = head * stream_head + position * size;
+            let slot = head * stream_head + slot_of(position) * size;
             keys[slot..slot + size].copy_from_slice(key);
             values[slot..slot + size].copy_from_slice(&new_values[head * size..(head + 1) * size]);
         }
@@ -89,16 +93,16 @@ impl Kernel for AttentionRow<'_> {
         {
             rms_norm(query, layer.query_norm, spec.rms_norm_epsilon);
             layer.rotary.rotate(query, position);
-            let slots = head / queries_per_key * stream_head..;
-            let keys = keys[slots.clone()].chunks_exact(size).take(position + 1);
-            let values = values[slots].chunks_exact(size).take(position + 1);
+            let first = head / queries_per_key * stream_head;
+            let slot = |position| first + slot_of(position) * size;
             let weights = &mut weights[..=position];
-            for (weight, key) in weights.iter_mut().zip(keys) {
-                *weight = dot(query, key) * scale;
+            for (position, weight) in weights.iter_mut().enumerate() {
+                *weight = dot(query, &keys[slot(position)..][..size]) * scale;
             }
             softmax(weights);
             attended.fill(0.0);
-            for (weight, value) in weights.iter().zip(values) {
+            for (position, weight) in weights.iter().enumerate() {
+                let value = &values[slot(position)..][..size];
                 for (attended, value) in attended.iter_mut().zip(value) {
                     *attended = weight.mul_add(*value, *attended);
                 }

@@ -39,7 +39,7 @@ pub struct OwnedTable {
 }
 
 impl OwnedTable {
-    fn copy(tensor: TensorView<'_>) -> std::io::Result<Self> {
+    pub(super) fn copy(tensor: TensorView<'_>) -> std::io::Result<Self> {
         let (rows, width) = (tensor.shape[0], tensor.shape[1]);
         let mut words = Pages::<u64>::zeroed(tensor.bytes.len().div_ceil(size_of::<u64>()))?;
         bytemuck::cast_slice_mut(&mut words)[..tensor.bytes.len()].copy_from_slice(tensor.bytes);

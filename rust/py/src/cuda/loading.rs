@@ -102,7 +102,14 @@ fn frame_bytes(spec: &ModelSpec, float_type: FloatType) -> u64 {
 /// # Errors
 /// As for [`Request::new`].
 #[pyfunction]
-pub fn estimate_cuda_memory(spec: &PyModelSpec, dtype: &str, max_batch: i64) -> PyResult<(u64, usize)> {
+pub fn estimate_cuda_memory(
+    spec: &PyModelSpec,
+    dtype: &str,
+    max_batch: i64,
+    verify_rows: i64,
+) -> PyResult<(u64, usize)> {
+    // Frames run step by step whatever is asked for.
+    let _ = verify_rows;
     let float_type = parse_float_type(dtype)?;
     let max_batch = within("max_batch", max_batch, MAX_BATCH)?;
     let spec = &spec.0;

@@ -1,19 +1,23 @@
 //! `PreparedFrame`: a frame on the CPU, its tensors imported and checked once, launched any number of times.
 
 use overtone_core::frame::{FrameInputs as CoreInputs, FrameOutputs, RowSampling, STATUS_GOOD};
+use overtone_core::rounds::OffSwitch;
 use overtone_core::sampling::SamplingParams;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::{CodeZeroTable, HostOutputs, Shared, State, lock};
+use crate::dlpack::element::ElementType;
 use crate::enter::enter;
-use crate::errors::Raised;
+use crate::errors::{ErrorClass, Raised};
 use crate::frame::arguments::{CodeZero, FrameArguments, FrameIndex, Sampling};
 use crate::frame::host_values::{advance, frame_index_of, integer, params_of, read_integers};
 use crate::frame::outputs::{OutputKind, Outputs};
 use crate::frame::site::Site;
 use crate::frame::{FrameInputs, FrameTargets, no_code_zero_table, refuse_overlap, refuse_overlaps};
+use crate::speculation::log_switched_off;
+use crate::tensor::Tensor;
 
 /// Buffers of one launch, kept so that a launch allocates nothing.
 #[derive(Debug, Default)]
@@ -34,6 +38,7 @@ struct Scratch {
     /// Launches that a frame index given as a number has been advanced by.
     launches: u64,
     logits: Vec<f32>,
+    hidden_rows: Option<Vec<f32>>,
 }
 
 /// A frame whose tensors were imported and checked.
@@ -99,7 +104,7 @@ impl PreparedFrame {
     /// # Errors
     /// An `InputError` for a value that only a launch reads; a `DeviceError` in a forked process.
     pub fn run(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, || {
+        let switched_off = enter(py, || {
             let mut state = self.executor.enter()?;
             let mut scratch = lock(&self.scratch);
             if let Some(memory) = state.arena.lent_memory() {
@@ -107,13 +112,39 @@ impl PreparedFrame {
                 refuse_overlap(memory, self.inputs.tensors().chain(table).chain(self.targets.tensors()))?;
             }
             self.gather(&mut scratch)?;
-            self.predict(&mut state, &mut scratch);
+            let switched_off = self.predict(&mut state, &mut scratch);
             self.scatter(&mut scratch)?;
             if self.inputs.advance {
                 self.advance(&mut scratch)?;
             }
-            Ok::<_, Raised>(())
-        })
+            Ok::<_, Raised>(switched_off)
+        })?;
+        if let Some(switch) = switched_off {
+            log_switched_off(py, &switch);
+        }
+        Ok(())
+    }
+
+    /// [`run`](Self::run), and the final-norm hidden row that each codebook's head reads, [B, R, H].
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run); an `OutOfMemoryError`.
+    pub(super) fn run_with_hidden_rows(&self, py: Python<'_>) -> PyResult<Tensor> {
+        let spec = &self.executor.spec;
+        let shape = [self.inputs.batch, spec.residual_codebooks, spec.hidden_size];
+        let tensor = Tensor::zeroed(ElementType::Float32, &shape)?;
+        lock(&self.scratch).hidden_rows = Some(Vec::new());
+        self.run(py)?;
+        let scratch = lock(&self.scratch);
+        let rows = scratch.hidden_rows.as_deref().unwrap_or_default().chunks_exact(spec.hidden_size);
+        let mut writer = tensor.writer()?;
+        for (index, row) in rows.enumerate() {
+            let at = [index / spec.residual_codebooks, index % spec.residual_codebooks];
+            writer
+                .write_row_f32(&at, row)
+                .map_err(|error| Raised::from_error(ErrorClass::Overtone, &error))?;
+        }
+        Ok(tensor)
     }
 
     /// Reads the inputs of the rows that take part.
@@ -157,7 +188,8 @@ impl PreparedFrame {
         }
     }
 
-    fn predict(&self, state: &mut State, scratch: &mut Scratch) {
+    /// Runs the frame, and counts it. The switch, when it has just gone off.
+    fn predict(&self, state: &mut State, scratch: &mut Scratch) -> Option<OffSwitch> {
         let spec = &self.executor.spec;
         let rows = scratch.rows.len();
         scratch.codes.resize(rows * spec.codes_per_frame(), 0);
@@ -166,6 +198,9 @@ impl PreparedFrame {
         let wanted = self.targets.logits.is_some();
         let logits = if wanted { rows * spec.residual_codebooks * spec.codebook_size } else { 0 };
         scratch.logits.resize(logits, 0.0);
+        if let Some(hidden_rows) = &mut scratch.hidden_rows {
+            hidden_rows.resize(rows * spec.residual_codebooks * spec.hidden_size, 0.0);
+        }
         let inputs = CoreInputs {
             talker_last_hidden: &scratch.hidden,
             code_zero: &scratch.code_zero,
@@ -177,11 +212,15 @@ impl PreparedFrame {
             codec_sum: &mut scratch.codec_sum,
             status: &mut scratch.status,
             logits: wanted.then_some(scratch.logits.as_mut_slice()),
+            hidden_rows: scratch.hidden_rows.as_deref_mut(),
         };
+        let was_speculating = state.engine.speculating();
         let started = Instant::now();
         state.engine.run_frame(state.arena.blocks(), &inputs, &mut outputs);
         let failed = scratch.status.iter().filter(|&&status| status != STATUS_GOOD).count();
         self.executor.count(rows, failed, started.elapsed());
+        self.executor.count_rounds(&scratch.rows, &state.engine);
+        state.engine.off_switch().filter(|switch| was_speculating && !switch.is_on()).cloned()
     }
 
     /// Writes the outputs of the rows that took part.

@@ -46,6 +46,31 @@ pub struct FrameArguments<'py> {
     pub logits: bool,
 }
 
+impl<'py> FrameArguments<'py> {
+    /// Those of a frame in one call, whose outputs are new.
+    pub fn of_call(
+        talker_last_hidden: Bound<'py, PyAny>,
+        code_zero: Bound<'py, PyAny>,
+        sampling: GivenSampling<'py>,
+        frame_idx: Bound<'py, PyAny>,
+        active: Option<Bound<'py, PyAny>>,
+        logits: bool,
+    ) -> Self {
+        Self {
+            batch: None,
+            talker_last_hidden,
+            code_zero,
+            sampling,
+            frame_idx,
+            advance_frame_idx: false,
+            active,
+            output_codes: None,
+            codes_ring: None,
+            logits,
+        }
+    }
+}
+
 /// Temperature, `top_k`, `top_p` and seed.
 type Row = (f64, i64, f64, u64);
 

@@ -1,12 +1,17 @@
-//! Golden models and what they are run on.
+//! Golden models, models of random weights, and what they are run on.
 
-use crate::checkpoint::Checkpoint;
 use crate::checkpoint::tensor_file::{self, FileTensor};
+use crate::checkpoint::{Checkpoint, InMemoryTensor};
 use crate::cpu::executor::CpuOptions;
 use crate::cpu::lanes::Lane16;
 use crate::cpu::{CpuExecutor, WeightType};
 use crate::frame::{FrameInputs, FrameOutputs, RowSampling};
+use crate::rounds::Speculation;
 use crate::sampling::SamplingParams;
+use crate::sampling::gumbel::Noise;
+use crate::spec::ModelSpec;
+use crate::spec::weights::WeightName;
+use crate::tensor::FloatType;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -80,7 +85,19 @@ pub fn load(
     threads: usize,
     max_batch: usize,
 ) -> CpuExecutor {
-    let options = CpuOptions { weight_type, threads: Some(threads), max_batch };
+    speculating(checkpoint, weight_type, threads, max_batch, None)
+}
+
+/// An executor that speculates, and goes on however little it gains.
+pub fn speculating(
+    checkpoint: &Checkpoint<'_>,
+    weight_type: WeightType,
+    threads: usize,
+    max_batch: usize,
+    speculation: Option<Speculation>,
+) -> CpuExecutor {
+    let options =
+        CpuOptions { weight_type, threads: Some(threads), max_batch, speculation, off_below: Some(0.0) };
     CpuExecutor::load(checkpoint, options, &mut |_, _| ControlFlow::Continue(())).unwrap()
 }
 
@@ -91,6 +108,7 @@ pub struct Predicted {
     pub codec_sum: Vec<f32>,
     pub status: Vec<i32>,
     pub logits: Vec<f32>,
+    pub hidden_rows: Vec<f32>,
 }
 
 impl Predicted {
@@ -104,11 +122,12 @@ impl Predicted {
             codec_sum: part(&self.codec_sum, row, rows),
             status: part(&self.status, row, rows),
             logits: part(&self.logits, row, rows),
+            hidden_rows: part(&self.hidden_rows, row, rows),
         }
     }
 }
 
-/// Runs one frame in an arena full of NaN, with logits.
+/// Runs one frame in an arena full of NaN, with logits and hidden rows.
 pub fn predict(
     executor: &mut CpuExecutor,
     hidden: &[f32],
@@ -125,6 +144,7 @@ pub fn predict(
         codec_sum: vec![f32::NAN; streams * spec.talker_hidden_size],
         status: vec![-7; streams],
         logits: vec![f32::NAN; streams * spec.residual_codebooks * spec.codebook_size],
+        hidden_rows: vec![f32::NAN; streams * spec.residual_codebooks * spec.hidden_size],
     };
     let sampling: Vec<_> = params.iter().map(|&params| RowSampling { params, frame_index }).collect();
     executor.run_frame(
@@ -140,7 +160,80 @@ pub fn predict(
             codec_sum: &mut predicted.codec_sum,
             status: &mut predicted.status,
             logits: Some(&mut predicted.logits),
+            hidden_rows: Some(&mut predicted.hidden_rows),
         },
     );
     predicted
+}
+
+/// A checkpoint of random weights in memory.
+pub struct RandomModel {
+    pub spec: ModelSpec,
+    tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
+}
+
+impl RandomModel {
+    /// Weights that keep activations near unit size, each times `scale` of its name.
+    pub fn new(spec: ModelSpec, seed: u64, scale: impl Fn(WeightName) -> f32) -> Self {
+        let names = spec.weights().chain([WeightName::CodeZeroTable]);
+        let tensors = names.zip(0..).map(|(name, index)| {
+            let shape = spec.weight_shape(name);
+            let noise = Noise::new(seed, index, 0);
+            let (mean, deviation) = match name {
+                _ if shape.len() == 1 => (1.0, 0.1),
+                WeightName::CodecEmbedding(_) | WeightName::CodeZeroTable => (0.0, 1.0),
+                _ => (0.0, 1.0 / (shape[1] as f32).sqrt()),
+            };
+            let value =
+                |entry: usize| scale(name) * (mean + deviation * (noise.at([entry as u32])[0] - 0.577));
+            let bytes = (0..shape.iter().product()).flat_map(|entry| value(entry).to_le_bytes()).collect();
+            let model = if name.is_inside_model() { "model." } else { "" };
+            let key = match name {
+                WeightName::CodeZeroTable => "talker.model.codec_embedding.weight".to_owned(),
+                _ => format!("{model}{name}"),
+            };
+            (key, (shape, bytes))
+        });
+        Self { tensors: tensors.collect(), spec }
+    }
+
+    pub fn open(&self) -> Checkpoint<'_> {
+        let spec = &self.spec;
+        let config = serde_json::json!({
+            "model_type": "qwen3_omni_moe_talker_code_predictor",
+            "num_code_groups": spec.codes_per_frame(),
+            "vocab_size": spec.codebook_size,
+            "hidden_size": spec.hidden_size,
+            "intermediate_size": spec.mlp_width,
+            "num_hidden_layers": spec.layers,
+            "num_attention_heads": spec.query_heads,
+            "num_key_value_heads": spec.key_value_heads,
+            "head_dim": spec.head_size,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 500_000,
+            "hidden_act": "silu",
+        });
+        let tensors = self.tensors.iter().map(|(key, (shape, bytes))| {
+            let shape = shape.clone();
+            (key.clone(), InMemoryTensor { float_type: FloatType::Float32, shape, bytes })
+        });
+        Checkpoint::from_tensors(&config.to_string(), tensors.collect()).unwrap()
+    }
+
+    /// Values of a matrix.
+    pub fn matrix(&self, key: &str) -> Vec<f32> {
+        self.tensors[key]
+            .1
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+            .collect()
+    }
+
+    /// Hidden rows and codes of `streams` streams.
+    pub fn inputs(&self, streams: usize, seed: u64) -> (Vec<f32>, Vec<i64>) {
+        let noise = Noise::new(seed, 0, 1);
+        let hidden = (0..(streams * self.spec.talker_hidden_size) as u32).map(|entry| noise.at([entry])[0]);
+        let rows = self.spec.code_zero_size.unwrap() as i64;
+        (hidden.collect(), (0..streams as i64).map(|stream| (seed as i64 % 7 + 3 * stream) % rows).collect())
+    }
 }
