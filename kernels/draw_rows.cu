@@ -19,6 +19,7 @@ struct DrawRowsArguments {
     float least_probability; // of a proposal, before any filter; 0: any
     uint32_t reserved;
     uint8_t widths[MOST_VERIFY_ROWS]; // proposals one codebook ahead, two, ...
+    RoundHeads heads;
     DraftTree tree;
 };
 
@@ -93,7 +94,7 @@ DEVICE void propose(const DrawRowsArguments& arguments, const RowState& state, c
                     int32_t* proposals) {
     const uint32_t entries = arguments.codebook_size;
     const CodebookAddresses& from = reinterpret_cast<const CodebookAddresses*>(arguments.codebooks)[codebook - 1];
-    const bool fitted = ahead == 1 && from.draft_head != 0;
+    const bool fitted = arguments.heads.are_fitted(ahead);
     const void* const added = reinterpret_cast<const void*>(from.draft_table);
     const uint32_t added_type = from.draft_table_type;
     const int64_t added_row = drawn * entries;
@@ -122,8 +123,9 @@ DEVICE void draw_rows(const DrawRowsArguments& arguments) {
     const uint32_t codebook = round.committed + tree.depths[row] + 1;
     const bool takes_part = codebook <= arguments.codebook_count && round.drafts[row] != NO_DRAFT;
     const int64_t head_elements = static_cast<int64_t>(tree.rows) * entries;
-    const float* const logits = reinterpret_cast<const float*>(arguments.logits) +
-                                (stream * tree.heads() + tree.depths[row]) * head_elements + row * entries;
+    const float* const stream_logits = reinterpret_cast<const float*>(arguments.logits) +
+                                       stream * arguments.heads.count() * head_elements + row * entries;
+    const float* const logits = stream_logits + arguments.heads.of(tree.depths[row], 0) * head_elements;
     wait_for_earlier_kernels();
     let_next_kernel_start();
     if (!takes_part) return;
@@ -140,13 +142,13 @@ DEVICE void draw_rows(const DrawRowsArguments& arguments) {
     const uint32_t drafted = codebook + ahead;
     if (drafted >= arguments.codebook_count) return;
     int64_t drawn = 0;
-    const CodebookAddresses& from = reinterpret_cast<const CodebookAddresses*>(arguments.codebooks)[drafted - 1];
-    if (ahead == 1 && from.draft_head != 0) {
+    if (arguments.heads.are_fitted(ahead)) {
         drawn = draw(logits, entries, state, codebook, ranks, shared, block);
         if (drawn < 0) drawn = 0;
     }
     __syncthreads();
-    propose(arguments, state, logits + ahead * head_elements, drafted, ahead, drawn, ranks, shared, block, proposals);
+    const float* const draft_logits = stream_logits + arguments.heads.of(tree.depths[row], ahead) * head_elements;
+    propose(arguments, state, draft_logits, drafted, ahead, drawn, ranks, shared, block, proposals);
 }
 
 } // namespace overtone

@@ -1,8 +1,7 @@
 // The heads of a round: a small product for each stream and head, with the matrices that the stream has come to.
 //
-// The rows of a stream have a tile of columns for themselves, so a block reads its part of one matrix for all of them. Row r,
-// d codebooks ahead, draws from head d, and drafts from those behind; what else comes out is not looked at, and costs nothing.
-// The arithmetic is that of any other head.
+// The rows of a stream have a tile of columns for themselves, so a block reads its part of one matrix for all of them, whether
+// each has a use for it or not: the columns of a tile cost what one does. The arithmetic is that of any other head.
 
 #include "product.cuh"
 #include "rounds.cuh"
@@ -20,26 +19,29 @@ struct HeadsArguments {
     uint32_t outputs; // V
     uint32_t row_tiles;
     uint32_t pairs;
+    uint32_t rows; // of the tree
     uint32_t columns; // rows of each stream that are there
-    uint32_t heads; // handled for each stream
-    DraftTree tree;
+    RoundHeads heads;
 };
 
 /// Block (tile of outputs, -, (stream, head)).
 template <typename T> DEVICE void heads(const HeadsArguments& arguments) {
-    const uint32_t stream = blockIdx.z / arguments.heads, head = blockIdx.z % arguments.heads;
+    const RoundHeads& heads = arguments.heads;
+    const uint32_t stream = blockIdx.z / heads.count(), head = blockIdx.z % heads.count();
+    const bool fitted = head >= heads.shared;
     // The round before wrote this, and has ended.
     const RoundState& round = reinterpret_cast<const RoundState*>(arguments.rounds)[stream];
-    const uint32_t entry = round.committed + head;
-    if (entry >= arguments.codebook_count) {
+    const uint32_t entry = round.committed + (fitted ? head - heads.shared + 1 : head);
+    // No row follows the last codebook: it is drafted for nobody.
+    if (entry + fitted >= arguments.codebook_count) {
         // A kernel that ended before the one before it would let the next one start too early.
         wait_for_earlier_kernels();
         return;
     }
     const CodebookAddresses& codebook = reinterpret_cast<const CodebookAddresses*>(arguments.codebooks)[entry];
-    const uint64_t rows = static_cast<uint64_t>(stream * arguments.tree.heads() + head) * arguments.tree.rows;
+    const uint64_t rows = static_cast<uint64_t>(blockIdx.z) * arguments.rows;
     ProductArguments product = {};
-    product.weights = codebook.head;
+    product.weights = fitted ? codebook.draft_head : codebook.head;
     product.activations = arguments.activations + stream * activation_tile_elements(arguments.pairs) * sizeof(T);
     product.output = arguments.output + rows * arguments.outputs * sizeof(float);
     product.outputs = arguments.outputs;

@@ -35,13 +35,24 @@ struct DraftTree {
     uint8_t depth; // of the deepest row
     uint8_t reserved[6];
 
-    /// Heads that some row goes through: the one that row 0 draws from, and as many behind it as the deepest row drafts.
-    DEVICE int heads() const { return 2 * depth + 1; }
-
     /// The row that `row` hangs under, or itself, at `of_depth`.
     DEVICE int ancestor(int row, int of_depth) const {
         while (depths[row] > of_depth) row = parents[row];
         return row;
+    }
+};
+
+/// The heads of a round, as logits are laid out: [streams, heads, rows of the tree, V]. Row r, d codebooks ahead, draws from
+/// head d, and drafts what is further ahead from the heads behind that. What is one codebook ahead may have drafts of its own,
+/// fitted to frames: they are made from head `shared` + d.
+struct RoundHeads {
+    uint32_t shared; // that rows share, whatever they do with them
+    uint32_t fitted; // of drafts: one for each depth, or none
+
+    DEVICE uint32_t count() const { return shared + fitted; }
+    DEVICE bool are_fitted(uint32_t ahead) const { return ahead == 1 && fitted != 0; }
+    DEVICE uint32_t of(uint32_t depth, uint32_t ahead) const {
+        return are_fitted(ahead) ? shared + depth : depth + ahead;
     }
 };
 
@@ -50,7 +61,7 @@ struct CodebookAddresses {
     uint64_t head; // packed
     uint64_t table; // E[i] [V, Ht]
     uint64_t projected; // P of it, [V, H]; the same without a projection
-    uint64_t draft_head; // packed: in place of `head` for a draft one codebook ahead; 0: none was fitted
+    uint64_t draft_head; // packed: fitted, in place of `head` for a draft one codebook ahead
     uint64_t draft_table; // [V, V]: row code_i is added to that draft's logits
     uint32_t table_type;
     uint32_t projected_type;

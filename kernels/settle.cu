@@ -29,6 +29,7 @@ struct SettleArguments {
     uint32_t hidden_size;
     uint32_t prefill; // not 0: the pass was the prefill, which is no round
     uint32_t reserved;
+    RoundHeads heads;
     DraftTree tree;
 };
 
@@ -167,7 +168,7 @@ DEVICE bool settle_stream(const SettleArguments& arguments, uint32_t stream) {
     copy_words(&round_in_memory, &round, sizeof(RoundState));
     copy_words(reinterpret_cast<const RowProposals*>(arguments.proposals) + stream * tree.rows, shared->proposals,
                tree.rows * sizeof(RowProposals));
-    const uint32_t left = done ? 0 : codebooks - first + 1, reach = tree.heads();
+    const uint32_t left = done ? 0 : codebooks - first + 1, reach = 2 * tree.depth + 1;
     copy_words(reinterpret_cast<const CodebookAddresses*>(arguments.codebooks) + first - 1, shared->codebooks,
                (left < reach ? left : reach) * sizeof(CodebookAddresses));
     __syncthreads();
@@ -191,7 +192,7 @@ DEVICE bool settle_stream(const SettleArguments& arguments, uint32_t stream) {
     take_in(frame, {stream, first, count, codebooks, settled.codes}, codec_sum, width, table,
             [](uint32_t, uint32_t, float) {});
     for (uint32_t place = 0; place < count; ++place) {
-        const int64_t row = (stream * tree.heads() + place) * tree.rows + settled.rows[place];
+        const int64_t row = (stream * arguments.heads.count() + place) * tree.rows + settled.rows[place];
         keep_logits(frame, stream, first + place,
                     reinterpret_cast<const float*>(arguments.logits) + row * arguments.codebook_size,
                     arguments.codebook_size);

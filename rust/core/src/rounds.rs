@@ -255,6 +255,20 @@ pub struct RoundCounters {
     pub accepted: u64,
 }
 
+impl RoundCounters {
+    /// What was counted after `before`.
+    #[must_use]
+    pub const fn since(self, before: Self) -> Self {
+        Self {
+            frames: self.frames - before.frames,
+            rounds: self.rounds - before.rounds,
+            codes: self.codes - before.codes,
+            drafted: self.drafted - before.drafted,
+            accepted: self.accepted - before.accepted,
+        }
+    }
+}
+
 impl std::ops::AddAssign for RoundCounters {
     fn add_assign(&mut self, other: Self) {
         self.frames += other.frames;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use overtone_core::checkpoint::Checkpoint;
-use overtone_core::rounds::{self, Speculation};
+use overtone_core::checkpoint::drafts::Drafts;
+use overtone_core::rounds::Speculation;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
@@ -20,15 +21,17 @@ use crate::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
 use crate::graphs::{FrameGraphs, StreamMachine};
 use crate::kernels::{self, Kernel, Registry};
 use crate::layout::{Address, TableAddresses, WeightAddresses};
-use crate::load::{self, Progress, TableProjection, staging_bytes, weight_addresses};
+use crate::load::{self, Progress, Source, TableProjection, staging_bytes, weight_addresses};
 use crate::machine::Machine;
 use crate::plan::slots_for;
-use crate::rounds::arguments::RoundCounters;
 use crate::rounds::check_slots;
 use crate::support::{Unsupported, check_architecture, check_shared_memory};
+pub use in_rounds::BREAK_EVEN;
+use in_rounds::RoundsWatch;
 pub use planner::context_bytes;
 use planner::{Places, Planner, persistent_bytes, round_counters_bytes};
 
+mod in_rounds;
 mod planner;
 mod ragged_step;
 
@@ -43,6 +46,8 @@ pub struct CudaOptions {
     pub max_batch: usize,
     /// What rounds draft and verify; `None` for frames that go step by step.
     pub speculation: Option<Speculation>,
+    /// Codes per round below which rounds end for good, whatever the batch; `None` for the executor's own judgement.
+    pub off_below: Option<f64>,
 }
 
 /// What goes wrong when an executor is made or used.
@@ -128,8 +133,7 @@ pub struct CudaExecutor {
     float_type: FloatType,
     max_batch: usize,
     speculation: Option<Speculation>,
-    /// Whether frames go in rounds, as long as nobody records them.
-    in_rounds: bool,
+    rounds_watch: RoundsWatch,
     weights: WeightAddresses,
     weights_memory: Arc<DeviceMemory>,
     /// The frame block and, behind it, the counters: what outlives a frame.
@@ -149,18 +153,19 @@ pub struct CudaExecutor {
 }
 
 impl CudaExecutor {
-    /// Loads a checkpoint onto a device, and records the graphs.
+    /// Loads a checkpoint onto a device, with fitted drafts if there are some, and records the graphs.
     ///
     /// # Errors
     /// [`CudaError`].
     pub fn load(
         checkpoint: &Checkpoint<'_>,
+        drafts: Option<&Drafts>,
         options: CudaOptions,
         progress: &mut Progress<'_>,
     ) -> Result<Self, CudaError> {
         let _range = nvtx::range(c"overtone load");
         let spec = checkpoint.spec().clone();
-        let CudaOptions { device, float_type, max_batch, speculation } = options;
+        let CudaOptions { device, float_type, max_batch, speculation, off_below } = options;
         check_architecture(&spec)?;
         if let Some(speculation) = &speculation {
             check_slots(spec.positions(), speculation)?;
@@ -169,7 +174,8 @@ impl CudaExecutor {
         let device = driver.device(device)?;
         let context = Context::retain(driver, device)?;
         let entered = context.enter()?;
-        let unplaced_weights = weight_addresses(checkpoint, float_type, 0);
+        let source = Source { checkpoint, drafts: drafts.filter(|_| speculation.is_some()) };
+        let unplaced_weights = weight_addresses(source, float_type, 0);
         let shared_bytes_per_block = device.properties().shared_memory_per_block_bytes;
         let unplaced = Planner {
             spec: &spec,
@@ -189,18 +195,17 @@ impl CudaExecutor {
         }
         let stream = OwnedStream::create(&entered)?;
         let weights_memory = zeroed(&entered, &stream, unplaced_weights.bytes)?;
-        let weights = weight_addresses(checkpoint, float_type, weights_memory.address());
+        let weights = weight_addresses(source, float_type, weights_memory.address());
         {
-            let staging = zeroed(&entered, &stream, staging_bytes(checkpoint, float_type))?;
+            let staging = zeroed(&entered, &stream, staging_bytes(source, float_type))?;
             let mut machine = StreamMachine { entered: &entered, stream: &stream, registry: &registry };
             // SAFETY: the weights' memory was just made for them and zeroed, and so was the staging memory.
-            unsafe {
-                load::load(&mut machine, checkpoint, float_type, &weights, staging.address(), progress)
-            }?;
+            unsafe { load::load(&mut machine, source, float_type, &weights, staging.address(), progress) }?;
             stream.synchronize(&entered)?;
         }
         let persistent = zeroed(&entered, &stream, persistent_bytes(max_batch))?;
-        let context_bytes = context_bytes(&spec, float_type, max_batch, speculation.as_ref());
+        let fitted = source.drafts.is_some();
+        let context_bytes = context_bytes(&spec, float_type, max_batch, speculation.as_ref(), fitted);
         let arena = zeroed(&entered, &stream, context_bytes)?;
         let round_counters = PinnedMemory::allocate(&entered, round_counters_bytes(max_batch))?;
         let counters_copy = PinnedMemory::allocate(&entered, size_of::<FrameCounters>())?;
@@ -219,7 +224,7 @@ impl CudaExecutor {
             float_type,
             max_batch,
             speculation,
-            in_rounds: speculation.is_some(),
+            rounds_watch: RoundsWatch::new(speculation.is_some(), off_below),
             weights,
             weights_memory: Arc::new(weights_memory),
             persistent,
@@ -310,7 +315,8 @@ impl CudaExecutor {
 
     /// Bytes of the arena that a frame works in.
     pub fn required_context_bytes(&self) -> u64 {
-        context_bytes(&self.spec, self.float_type, self.max_batch, self.speculation.as_ref())
+        let fitted = self.weights.drafts.is_some();
+        context_bytes(&self.spec, self.float_type, self.max_batch, self.speculation.as_ref(), fitted)
     }
 
     /// Works at `address` from the next frame on, or in memory of our own; the graphs are recorded anew. Frames that callers
@@ -383,6 +389,7 @@ impl CudaExecutor {
             return Ok(Taken::Recorded);
         }
         let _range = nvtx::range(c"overtone frame");
+        let in_rounds = self.next_in_rounds(batch);
         let changed = self.queue.last.as_ref().filter(|(last, _)| *last != stream.address());
         if let Some((_, last)) = changed {
             stream.wait_for(&entered, last)?;
@@ -396,7 +403,7 @@ impl CudaExecutor {
             }
         };
         // SAFETY: the graph's own addresses live as long as it; those in the frame block are the caller's word.
-        unsafe { self.graphs.for_batch(batch, self.in_rounds).launch(&entered, stream) }?;
+        unsafe { self.graphs.for_batch(batch, in_rounds).launch(&entered, stream) }?;
         if !self.queue.recorded {
             self.queue.block = Some((held, launches + 1));
         }
@@ -418,27 +425,6 @@ impl CudaExecutor {
         self.stream.synchronize(&entered)?;
         // SAFETY: the only copy into this memory has just completed.
         Ok(bytemuck::pod_read_unaligned(unsafe { self.counters_copy.as_slice() }))
-    }
-
-    /// What rounds counted for each row of the batch, as far as it has come back; nothing without speculation. Does not wait.
-    pub fn round_counters(&self) -> Vec<rounds::RoundCounters> {
-        let rows = if self.speculation.is_some() { self.max_batch } else { 0 };
-        let counters = self.round_counters.as_ptr().cast::<RoundCounters>();
-        // SAFETY: the memory holds as many counters. The device may write one at this moment: words of it may then be older
-        // than others, and no more.
-        let read = |row| unsafe { counters.add(row).read_volatile() };
-        (0..rows).map(|row| read(row).into()).collect()
-    }
-
-    /// Lets frames go in rounds from the next one on, or step by step; the codes are the same. Without speculation they always
-    /// go step by step.
-    pub const fn set_in_rounds(&mut self, in_rounds: bool) {
-        self.in_rounds = in_rounds && self.speculation.is_some();
-    }
-
-    /// Whether frames go in rounds.
-    pub const fn is_in_rounds(&self) -> bool {
-        self.in_rounds
     }
 
     fn planner(&self) -> Planner<'_> {

@@ -7,8 +7,7 @@ use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
 use crate::arguments::ElementType;
-use crate::rounds::arguments::{CodebookAddresses, RoundLoop, RoundState, RowProposals};
-use crate::rounds::round_heads;
+use crate::rounds::arguments::{CodebookAddresses, RoundHeads, RoundLoop, RoundState, RowProposals};
 
 /// A device address; 0 stands for nothing.
 pub type Address = u64;
@@ -154,6 +153,17 @@ pub struct TableAddresses {
     pub projected_type: FloatType,
 }
 
+/// Fitted drafts: of each, the one for a pending `code_j` is entry j − 1, j = 1 … R − 2.
+#[derive(Clone, Debug)]
+pub struct DraftAddresses {
+    /// D\[j\], packed.
+    pub heads: Vec<Address>,
+    /// T\[j\] [V, V], as stored.
+    pub tables: Vec<Address>,
+    /// Type of the tables.
+    pub float_type: FloatType,
+}
+
 /// Every weight of a predictor.
 #[derive(Clone, Debug)]
 pub struct WeightAddresses {
@@ -171,6 +181,8 @@ pub struct WeightAddresses {
     pub projection: Option<(Address, Address)>,
     /// [positions, D / 2] of (cosine, sine), float32.
     pub rotary: Address,
+    /// Fitted drafts, where there are some.
+    pub drafts: Option<DraftAddresses>,
     /// [`CodebookAddresses`] of every codebook, for kernels that find out by themselves which one they work for.
     pub codebooks: Address,
     /// Bytes of all of them.
@@ -179,12 +191,13 @@ pub struct WeightAddresses {
 
 impl WeightAddresses {
     /// Lays out the weights of `spec` from `base` on. `table_types` are the storage types of `E[0]` …; the talker's table is
-    /// stored as `code_zero_type`, if at all.
+    /// stored as `code_zero_type` and fitted drafts as `draft_type`, if at all.
     pub fn new(
         spec: &ModelSpec,
         float_type: FloatType,
         table_types: &[FloatType],
         code_zero_type: Option<FloatType>,
+        draft_type: Option<FloatType>,
         base: Address,
     ) -> Self {
         let mut carver = Carver::new(base);
@@ -218,9 +231,29 @@ impl WeightAddresses {
             (carver.take(shapes.projection.bytes(float_type)), carver.take(vector(spec.hidden_size)))
         });
         let rotary = carver.take(vector(spec.positions() * spec.head_size));
+        let drafts = draft_type.map(|stored| {
+            let pending = 1..spec.residual_codebooks.saturating_sub(1);
+            let table = (spec.codebook_size * spec.codebook_size * stored.size()) as u64;
+            DraftAddresses {
+                heads: pending.clone().map(|_| carver.take(shapes.head.bytes(float_type))).collect(),
+                tables: pending.map(|_| carver.take(table)).collect(),
+                float_type: stored,
+            }
+        });
         let codebooks = carver.take((spec.residual_codebooks * size_of::<CodebookAddresses>()) as u64);
         let bytes = carver.used();
-        Self { layers, final_norm, heads, tables, code_zero_table, projection, rotary, codebooks, bytes }
+        Self {
+            layers,
+            final_norm,
+            heads,
+            tables,
+            code_zero_table,
+            projection,
+            rotary,
+            drafts,
+            codebooks,
+            bytes,
+        }
     }
 
     /// What is to be at `codebooks`.
@@ -233,7 +266,16 @@ impl WeightAddresses {
             projected_type: ElementType::from(table.projected_type) as u32,
             ..CodebookAddresses::default()
         });
-        entries.collect()
+        let mut entries: Vec<_> = entries.collect();
+        if let Some(drafts) = &self.drafts {
+            let fitted = drafts.heads.iter().zip(&drafts.tables);
+            // Entry 0 belongs to code_1, which nothing drafts.
+            for (entry, (head, table)) in entries.iter_mut().skip(1).zip(fitted) {
+                (entry.draft_head, entry.draft_table) = (*head, *table);
+                entry.draft_table_type = ElementType::from(drafts.float_type) as u32;
+            }
+        }
+        entries
     }
 }
 
@@ -305,19 +347,18 @@ pub struct RoundAddresses {
 }
 
 impl WorkspaceAddresses {
-    /// Lays out the workspace of frames of up to `slots` rows from `base` on; `tree` is what their rounds verify, if they go in
-    /// rounds.
+    /// Lays out the workspace of frames of up to `slots` rows from `base` on; `rounds` are what their rounds verify and the heads
+    /// of those, if they go in rounds.
     pub fn new(
         spec: &ModelSpec,
         float_type: FloatType,
         slots: usize,
-        tree: Option<&DraftTree>,
+        rounds: Option<(&DraftTree, RoundHeads)>,
         base: Address,
     ) -> Self {
         let mut carver = Carver::new(base);
         let shapes = MatrixShapes::new(spec);
-        let rows = tree.map_or(1, DraftTree::rows);
-        let heads = tree.map_or(1, round_heads);
+        let (rows, heads) = rounds.map_or((1, 1), |(tree, heads)| (tree.rows(), heads.count()));
         let columns = PREFILL_ROWS.max(rows) * slots;
         let cache_slots = spec.positions() + rows - 1;
         let floats = |rows: usize, width: usize| (rows * width * size_of::<f32>()) as u64;
@@ -344,7 +385,7 @@ impl WorkspaceAddresses {
             cache_slots,
             logits: carver.take(floats(slots * heads * rows, spec.codebook_size)),
             codec_sum: carver.take(floats(slots, spec.talker_hidden_size)),
-            rounds: tree.map(|_| RoundAddresses {
+            rounds: rounds.map(|_| RoundAddresses {
                 states: carver.take((slots * size_of::<RoundState>()) as u64),
                 round_loop: carver.take(size_of::<RoundLoop>() as u64),
                 normed: carver.take(activations(shapes.head, slots * TILE_COLUMNS)),

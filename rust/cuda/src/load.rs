@@ -4,17 +4,18 @@
 use std::ops::ControlFlow;
 
 use bytemuck::cast_slice;
+use overtone_core::checkpoint::drafts::{DraftName, Drafts};
 use overtone_core::checkpoint::{Checkpoint, CheckpointError};
 use overtone_core::spec::weights::WeightName;
 use overtone_core::spec::{ModelSpec, PositionEncoding};
-use overtone_core::tensor::FloatType;
+use overtone_core::tensor::{FloatType, TensorView};
 
 use crate::arguments::{
     ConvertArguments, ElementType, PackArguments, ProductArguments, RowPlacement, TableRowsArguments,
 };
 use crate::kernels::Kernel;
 use crate::layout::{
-    Address, MatrixShape, MatrixShapes, PAIR, TILE_COLUMNS, TableAddresses, WeightAddresses,
+    Address, DraftAddresses, MatrixShape, MatrixShapes, PAIR, TILE_COLUMNS, TableAddresses, WeightAddresses,
 };
 use crate::machine::Machine;
 use crate::plan::Launch;
@@ -69,9 +70,12 @@ struct Staging {
 }
 
 impl Staging {
-    fn new(checkpoint: &Checkpoint<'_>, float_type: FloatType, base: Address) -> Self {
+    fn new(source: Source<'_, '_>, float_type: FloatType, base: Address) -> Self {
+        let Source { checkpoint, drafts } = source;
         let spec = checkpoint.spec();
-        let largest = tensors(checkpoint).map(|name| stored_bytes(checkpoint, name)).max().unwrap_or(0);
+        let draft_head = drafts.map_or(0, |drafts| draft_bytes(drafts, spec, DraftName::Head(1)));
+        let weights = tensors(checkpoint).map(|name| stored_bytes(checkpoint, name));
+        let largest = weights.chain([draft_head]).max().unwrap_or(0);
         let mut carver = crate::layout::Carver::new(base);
         let tensor = carver.take(largest);
         let projection = MatrixShapes::new(spec).projection;
@@ -85,23 +89,38 @@ impl Staging {
     }
 }
 
-/// Bytes of device memory that [`load`] uses besides the weights' own.
-pub fn staging_bytes(checkpoint: &Checkpoint<'_>, float_type: FloatType) -> u64 {
-    Staging::new(checkpoint, float_type, 0).bytes
+/// What weights are read from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a, 'b> {
+    /// The checkpoint.
+    pub checkpoint: &'a Checkpoint<'b>,
+    /// Fitted drafts, if rounds use some.
+    pub drafts: Option<&'a Drafts>,
 }
 
-/// Lays out a checkpoint's weights from `base` on.
-pub fn weight_addresses(
-    checkpoint: &Checkpoint<'_>,
-    float_type: FloatType,
-    base: Address,
-) -> WeightAddresses {
+/// Bytes of device memory that [`load`] uses besides the weights' own.
+pub fn staging_bytes(source: Source<'_, '_>, float_type: FloatType) -> u64 {
+    Staging::new(source, float_type, 0).bytes
+}
+
+/// Lays out weights from `base` on.
+pub fn weight_addresses(source: Source<'_, '_>, float_type: FloatType, base: Address) -> WeightAddresses {
+    let Source { checkpoint, drafts } = source;
     let spec = checkpoint.spec();
     let stored = |name| checkpoint.float_type(name).unwrap_or(FloatType::Float32);
     let tables: Vec<FloatType> =
         (0..spec.residual_codebooks).map(|index| stored(WeightName::CodecEmbedding(index))).collect();
     let code_zero = checkpoint.float_type(WeightName::CodeZeroTable);
-    WeightAddresses::new(spec, float_type, &tables, code_zero, base)
+    WeightAddresses::new(spec, float_type, &tables, code_zero, drafts.map(Drafts::float_type), base)
+}
+
+fn draft_bytes(drafts: &Drafts, spec: &ModelSpec, name: DraftName) -> u64 {
+    (name.shape(spec).iter().product::<usize>() * drafts.float_type().size()) as u64
+}
+
+/// The drafts that rounds use: j = 1 … R − 2, since a draft of `code_R` would save nothing.
+fn pending_codebooks(spec: &ModelSpec) -> std::ops::Range<usize> {
+    1..spec.residual_codebooks.saturating_sub(1)
 }
 
 fn tensors(checkpoint: &Checkpoint<'_>) -> impl Iterator<Item = WeightName> {
@@ -114,7 +133,7 @@ fn stored_bytes(checkpoint: &Checkpoint<'_>, name: WeightName) -> u64 {
     (checkpoint.spec().weight_elements(name) * size) as u64
 }
 
-/// Reads every tensor of `checkpoint` to where `weights` says.
+/// Reads every tensor of `source` to where `weights` says.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -124,16 +143,27 @@ fn stored_bytes(checkpoint: &Checkpoint<'_>, name: WeightName) -> u64 {
 /// on are the caller's too.
 pub unsafe fn load<M: Machine>(
     machine: &mut M,
-    checkpoint: &Checkpoint<'_>,
+    source: Source<'_, '_>,
     float_type: FloatType,
     weights: &WeightAddresses,
     staging: Address,
     progress: &mut Progress<'_>,
 ) -> Result<(), LoadError<M::Error>> {
-    let total = tensors(checkpoint).map(|name| stored_bytes(checkpoint, name)).sum();
-    let staging = Staging::new(checkpoint, float_type, staging);
+    let Source { checkpoint, drafts } = source;
+    let of_drafts = |drafts| {
+        let names = pending_codebooks(checkpoint.spec());
+        let names = names.flat_map(|pending| [DraftName::Head(pending), DraftName::Table(pending)]);
+        names.map(|name| draft_bytes(drafts, checkpoint.spec(), name)).sum::<u64>()
+    };
+    let total = tensors(checkpoint).map(|name| stored_bytes(checkpoint, name)).sum::<u64>()
+        + drafts.map_or(0, of_drafts);
+    let staging = Staging::new(source, float_type, staging);
     let mut loader = Loader { machine, checkpoint, float_type, staging, progress, done: 0, total };
-    loader.everything(weights)
+    loader.everything(weights)?;
+    match (drafts, &weights.drafts) {
+        (Some(drafts), Some(addresses)) => loader.drafts(drafts, addresses),
+        _ => Ok(()),
+    }
 }
 
 struct Loader<'a, 'b, M> {
@@ -209,11 +239,38 @@ impl<M: Machine> Loader<'_, '_, M> {
             Ok(tensor.float_type)
         })?;
         let stored = written?;
-        self.done += stored_bytes(self.checkpoint, name);
+        self.advance(stored_bytes(self.checkpoint, name))?;
+        Ok(stored)
+    }
+
+    fn advance(&mut self, bytes: u64) -> Result<(), LoadError<M::Error>> {
+        self.done += bytes;
         match (self.progress)(self.done, self.total) {
-            ControlFlow::Continue(()) => Ok(stored),
+            ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(LoadError::Interrupted),
         }
+    }
+
+    /// Fitted drafts: heads packed like the others, tables as they are stored.
+    fn drafts(&mut self, drafts: &Drafts, addresses: &DraftAddresses) -> Result<(), LoadError<M::Error>> {
+        let spec = self.checkpoint.spec();
+        let places = addresses.heads.iter().zip(&addresses.tables);
+        for (pending, (head, table)) in pending_codebooks(spec).zip(places) {
+            for (name, target) in
+                [(DraftName::Head(pending), self.staging.tensor), (DraftName::Table(pending), *table)]
+            {
+                let machine = &mut *self.machine;
+                // SAFETY: `load`'s condition: the target is among the weights' memory or the staging buffer, and is made for
+                // this tensor.
+                let write = |tensor: TensorView<'_>| unsafe { machine.write(target, tensor.bytes) };
+                drafts.read(name, write)?.map_err(LoadError::Device)?;
+                self.advance(draft_bytes(drafts, spec, name))?;
+            }
+            let shape = DraftName::Head(pending).shape(spec);
+            let matrix = MatrixShapes::new(spec).head;
+            self.pack(drafts.float_type(), shape, matrix, RowPlacement::Stacked, 0, *head)?;
+        }
+        Ok(())
     }
 
     fn run(&mut self, launch: &Launch) -> Result<(), LoadError<M::Error>> {
@@ -257,6 +314,19 @@ impl<M: Machine> Loader<'_, '_, M> {
     ) -> Result<(), LoadError<M::Error>> {
         let stored = self.copy(name, self.staging.tensor)?;
         let shape = self.checkpoint.spec().weight_shape(name);
+        self.pack(stored, [shape[0], shape[1]], matrix, placement, first_output, packed)
+    }
+
+    /// The tensor in the staging buffer as (part of) a packed matrix.
+    fn pack(
+        &mut self,
+        stored: FloatType,
+        shape: [usize; 2],
+        matrix: MatrixShape,
+        placement: RowPlacement,
+        first_output: usize,
+        packed: Address,
+    ) -> Result<(), LoadError<M::Error>> {
         let arguments = PackArguments {
             source: self.staging.tensor,
             packed,

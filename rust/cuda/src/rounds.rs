@@ -6,7 +6,7 @@
 
 pub mod arguments;
 
-use overtone_core::rounds::{DraftTree, MOST_SLOTS, Speculation};
+use overtone_core::rounds::{MOST_SLOTS, Speculation};
 
 use crate::arguments::{NormArguments, NormRowsArguments};
 use crate::kernels::Kernel;
@@ -17,7 +17,7 @@ use crate::plan::{
 };
 use crate::product::heads_shared_bytes;
 use crate::support::Unsupported;
-use arguments::{DrawRowsArguments, HeadsArguments, SettleArguments, TreeArgument};
+use arguments::{DrawRowsArguments, HeadsArguments, RoundHeads, SettleArguments, TreeArgument};
 
 /// Bytes of `SettleShared` of `kernels/settle.cu`.
 const SETTLE_SHARED_BYTES: usize = 3632;
@@ -55,8 +55,6 @@ struct Verified {
     first_column: usize,
     /// Rows of each stream that draw.
     rows: usize,
-    /// Heads that those go through.
-    heads: usize,
     prefill: bool,
 }
 
@@ -68,8 +66,7 @@ impl RoundPlan<'_> {
         let pass = frame.prefill();
         frame.body(pass, &mut before);
         let first_column = pass.columns - frame.slots;
-        let heads = tree.depth() + 1;
-        self.verify(pass, Verified { first_column, rows: 1, heads, prefill: true }, &mut before);
+        self.verify(pass, Verified { first_column, rows: 1, prefill: true }, &mut before);
 
         let mut round = Vec::new();
         let (states, rows) = (self.addresses.states, tree.rows());
@@ -78,8 +75,7 @@ impl RoundPlan<'_> {
             rows: PassRows::Tree { states, tree: self.tree(), count: rows },
         };
         frame.body(pass, &mut round);
-        let heads = round_heads(tree);
-        self.verify(pass, Verified { first_column: 0, rows, heads, prefill: false }, &mut round);
+        self.verify(pass, Verified { first_column: 0, rows, prefill: false }, &mut round);
         after_one_another(&mut before);
         after_one_another(&mut round);
         RoundLaunches { before, round }
@@ -96,6 +92,10 @@ impl RoundPlan<'_> {
 
     fn tree(&self) -> TreeArgument {
         TreeArgument::from(&self.speculation.tree)
+    }
+
+    fn round_heads(&self) -> RoundHeads {
+        RoundHeads::new(&self.speculation.tree, self.frame.weights.drafts.is_some())
     }
 
     fn codebook_count(&self) -> u32 {
@@ -137,12 +137,12 @@ impl RoundPlan<'_> {
             outputs: head.outputs as u32,
             row_tiles: head.row_tiles() as u32,
             pairs: head.total_pairs() as u32,
+            rows: self.speculation.tree.rows() as u32,
             columns: verified.rows as u32,
-            heads: verified.heads as u32,
-            tree: self.tree(),
+            heads: self.round_heads(),
         };
         Launch::new(Kernel::Heads(self.frame.float_type), [head.row_tiles(), 1], &arguments)
-            .repeated(verified.heads * self.frame.slots)
+            .repeated(self.round_heads().count() * self.frame.slots)
             .shared(heads_shared_bytes())
     }
 
@@ -160,6 +160,7 @@ impl RoundPlan<'_> {
             least_probability: self.speculation.least_probability.unwrap_or(0.0),
             reserved: 0,
             widths: std::array::from_fn(|place| width(place + 1)),
+            heads: self.round_heads(),
             tree: self.tree(),
         };
         Launch::new(Kernel::DrawRows, [self.frame.slots, rows], &arguments)
@@ -189,15 +190,11 @@ impl RoundPlan<'_> {
             hidden_size: frame.spec.hidden_size as u32,
             prefill: u32::from(prefill),
             reserved: 0,
+            heads: self.round_heads(),
             tree: self.tree(),
         };
         Launch::new(Kernel::Settle, [frame.slots, 1], &arguments).shared(SETTLE_SHARED_BYTES)
     }
-}
-
-/// Heads that some row of a round goes through: the one that row 0 draws from, and as many behind it as the deepest row drafts.
-pub(crate) const fn round_heads(tree: &DraftTree) -> usize {
-    2 * tree.depth() + 1
 }
 
 /// Checks that the caches of `positions` positions have names for the slots that rounds need.

@@ -33,7 +33,7 @@ use crate::executor::{check_codec_hiddens, lock, no_such_layer};
 use crate::frame::arguments::{FrameArguments, GivenSampling};
 use crate::ragged::{GivenBatch, GivenIo};
 use crate::spec::PyModelSpec;
-use crate::speculation::{GivenSpeculation, SpecCounters};
+use crate::speculation::{GivenSpeculation, SpecCounters, spec_counters};
 use crate::streams::StreamHandle;
 use crate::tensor::Tensor;
 use block::TalkerTable;
@@ -77,15 +77,14 @@ impl CudaExecutor {
         speculation: Option<GivenSpeculation>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        // The plain loop stays: `speculating` says so.
-        let _ = speculation;
-        let request = Request::new(dtype, max_batch, device)?;
+        let request = Request::new(dtype, max_batch, device, speculation)?;
         enter_interruptible(py, progress, |check| {
             let mut checkpoint = Checkpoint::open_with(&artifact_dir, checkpoint_dir.as_deref())?;
             if let Some(file) = code_zero_table {
                 checkpoint = checkpoint.with_code_zero_table(&file)?;
             }
-            Ok::<_, Raised>(Self(Arc::new(request.load(&checkpoint, check)?)))
+            let directories: Vec<_> = [Some(artifact_dir), checkpoint_dir].into_iter().flatten().collect();
+            Ok::<_, Raised>(Self(Arc::new(request.load(&checkpoint, &directories, check)?)))
         })
     }
 
@@ -102,9 +101,7 @@ impl CudaExecutor {
         speculation: Option<GivenSpeculation>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        // The plain loop stays: `speculating` says so.
-        let _ = speculation;
-        let request = Request::new(dtype, max_batch, device)?;
+        let request = Request::new(dtype, max_batch, device, speculation)?;
         let objects: BTreeMap<String, Bound<'_, PyAny>> =
             tensors.iter().map(|(name, object)| Ok((name.extract()?, object))).collect::<PyResult<_>>()?;
         let mut imported = Vec::new();
@@ -128,7 +125,7 @@ impl CudaExecutor {
                 ((*name).to_owned(), InMemoryTensor { float_type: *float_type, shape, bytes })
             });
             let checkpoint = Checkpoint::from_tensors(config, lent.collect::<BTreeMap<_, _>>())?;
-            Ok::<_, Raised>(Self(Arc::new(request.load(&checkpoint, check)?)))
+            Ok::<_, Raised>(Self(Arc::new(request.load(&checkpoint, &[], check)?)))
         })
     }
 
@@ -336,14 +333,14 @@ impl CudaExecutor {
     }
 
     /// Frames, rounds, codes, drafts verified and drafts accepted of each row slot; empty without speculation.
-    const fn spec_counters(&self) -> Vec<SpecCounters> {
-        Vec::new()
+    fn spec_counters(&self, py: Python<'_>) -> Vec<SpecCounters> {
+        spec_counters(&self.0.with_state(py, |state| state.engine.round_counters()))
     }
 
-    /// Whether the next frame is predicted in speculative rounds.
+    /// Whether frames are predicted in speculative rounds where they can pay.
     #[getter]
-    const fn speculating(&self) -> bool {
-        false
+    fn speculating(&self, py: Python<'_>) -> bool {
+        self.0.with_state(py, |state| state.engine.is_in_rounds())
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -1,6 +1,6 @@
 //! What an executor's plans are made from, and the memory that they need.
 
-use overtone_core::rounds::Speculation;
+use overtone_core::rounds::{DraftTree, Speculation};
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
@@ -11,7 +11,7 @@ use crate::kernels::Registry;
 use crate::layout::{Address, WeightAddresses, WorkspaceAddresses};
 use crate::plan::FramePlan;
 use crate::rounds::RoundPlan;
-use crate::rounds::arguments::RoundCounters;
+use crate::rounds::arguments::{RoundCounters, RoundHeads};
 
 /// What plans are made from.
 #[derive(Clone, Copy)]
@@ -37,7 +37,6 @@ pub(super) struct Places {
 impl<'a> Planner<'a> {
     /// The plan of frames of `slots` rows that go step by step.
     pub(super) fn plan(self, places: Places, slots: usize) -> FramePlan<'a> {
-        let tree = self.speculation.map(|speculation| &speculation.tree);
         FramePlan {
             spec: self.spec,
             float_type: self.float_type,
@@ -46,7 +45,7 @@ impl<'a> Planner<'a> {
                 self.spec,
                 self.float_type,
                 self.max_batch,
-                tree,
+                rounds(self.speculation, self.weights.drafts.is_some()),
                 places.arena,
             ),
             frame: places.persistent,
@@ -96,15 +95,20 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Bytes of the arena of frames of up to `max_batch` rows.
+/// What the workspace is told of rounds, whose drafts may be `fitted`.
+fn rounds(speculation: Option<&Speculation>, fitted: bool) -> Option<(&DraftTree, RoundHeads)> {
+    speculation.map(|Speculation { tree, .. }| (tree, RoundHeads::new(tree, fitted)))
+}
+
+/// Bytes of the arena of frames of up to `max_batch` rows, and of their rounds, whose drafts may be `fitted`.
 pub fn context_bytes(
     spec: &ModelSpec,
     float_type: FloatType,
     max_batch: usize,
     speculation: Option<&Speculation>,
+    fitted: bool,
 ) -> u64 {
-    let tree = speculation.map(|speculation| &speculation.tree);
-    WorkspaceAddresses::new(spec, float_type, max_batch, tree, 0).bytes
+    WorkspaceAddresses::new(spec, float_type, max_batch, rounds(speculation, fitted), 0).bytes
 }
 
 /// Bytes of the counters of rounds.

@@ -35,6 +35,32 @@ impl From<&DraftTree> for TreeArgument {
     }
 }
 
+/// `RoundHeads` of `kernels/rounds.cuh`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct RoundHeads {
+    shared: u32,
+    fitted: u32,
+}
+
+impl RoundHeads {
+    /// The heads of rounds that verify `tree`, whose drafts one codebook ahead have heads of their own if they were `fitted`.
+    pub const fn new(tree: &DraftTree, fitted: bool) -> Self {
+        let depth = tree.depth() as u32;
+        // Row 0 draws from the first, the deepest row from head `depth`; drafts further ahead take the rest.
+        match (fitted, depth) {
+            (false, _) => Self { shared: 2 * depth + 1, fitted: 0 },
+            (true, 1) => Self { shared: 2, fitted: 2 },
+            (true, _) => Self { shared: 2 * depth + 1, fitted: depth + 1 },
+        }
+    }
+
+    /// How many there are.
+    pub const fn count(self) -> usize {
+        (self.shared + self.fitted) as usize
+    }
+}
+
 /// `CodebookAddresses` of `kernels/rounds.cuh`.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
@@ -45,7 +71,7 @@ pub struct CodebookAddresses {
     pub table: Address,
     /// P of it, [V, H]; `table` without a projection.
     pub projected: Address,
-    /// Packed head of fitted drafts; 0 for none.
+    /// Packed head of fitted drafts.
     pub draft_head: Address,
     /// [V, V]: what a pending code adds to the logits of fitted drafts.
     pub draft_table: Address,
@@ -141,12 +167,12 @@ pub struct HeadsArguments {
     pub row_tiles: u32,
     /// Width of the activations in pairs.
     pub pairs: u32,
+    /// Rows of a round.
+    pub rows: u32,
     /// Rows of each stream that are there.
     pub columns: u32,
-    /// Heads handled for each stream.
-    pub heads: u32,
-    /// The rows.
-    pub tree: TreeArgument,
+    /// The heads.
+    pub heads: RoundHeads,
 }
 
 /// `DrawRowsArguments` of `kernels/draw_rows.cu`.
@@ -173,6 +199,8 @@ pub struct DrawRowsArguments {
     pub reserved: u32,
     /// Proposals one codebook ahead, two, ….
     pub widths: [u8; MOST_VERIFY_ROWS],
+    /// The heads.
+    pub heads: RoundHeads,
     /// The rows.
     pub tree: TreeArgument,
 }
@@ -219,6 +247,8 @@ pub struct SettleArguments {
     pub prefill: u32,
     /// Zero.
     pub reserved: u32,
+    /// The heads.
+    pub heads: RoundHeads,
     /// The rows.
     pub tree: TreeArgument,
 }

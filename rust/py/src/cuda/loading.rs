@@ -1,8 +1,10 @@
 //! How a CUDA executor is asked for, and made: device and types chosen, memory estimated.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use overtone_core::checkpoint::Checkpoint;
+use overtone_core::rounds::{DraftShape, MOST_VERIFY_ROWS, Speculation};
 use overtone_core::spec::ModelSpec;
 use overtone_core::spec::weights::WeightName;
 use overtone_core::tensor::FloatType;
@@ -16,16 +18,18 @@ use crate::enter::SignalCheck;
 use crate::errors::{ErrorClass, Raised};
 use crate::executor::loading::{MAX_BATCH, within};
 use crate::spec::PyModelSpec;
+use crate::speculation::GivenSpeculation;
 
 /// By how much a lent arena may be moved to where frames can work in it.
 pub const ARENA_ALIGNMENT: usize = 256;
 
 /// How an executor is asked for, checked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     float_type: Option<FloatType>,
     max_batch: usize,
     device: usize,
+    speculation: Option<GivenSpeculation>,
 }
 
 impl Request {
@@ -33,24 +37,43 @@ impl Request {
     ///
     /// # Errors
     /// An `InputError` for one out of range, an `UnsupportedError` for a type that this executor does not have.
-    pub fn new(dtype: Option<&str>, max_batch: i64, device: usize) -> Result<Self, Raised> {
+    pub fn new(
+        dtype: Option<&str>,
+        max_batch: i64,
+        device: usize,
+        speculation: Option<GivenSpeculation>,
+    ) -> Result<Self, Raised> {
         let float_type = dtype.map(parse_float_type).transpose()?;
-        Ok(Self { float_type, max_batch: within("max_batch", max_batch, MAX_BATCH)?, device })
+        Ok(Self { float_type, max_batch: within("max_batch", max_batch, MAX_BATCH)?, device, speculation })
     }
 
-    /// Loads the checkpoint onto the device.
+    /// Loads the checkpoint onto the device; `directories` are those that it was read from, where fitted drafts may lie.
     ///
     /// # Errors
     /// The checkpoint's, the device's, or an `UnsupportedError` for what the kernels do not run.
-    pub fn load(self, checkpoint: &Checkpoint<'_>, check: &mut SignalCheck) -> Result<Shared, Raised> {
+    pub fn load(
+        self,
+        checkpoint: &Checkpoint<'_>,
+        directories: &[PathBuf],
+        check: &mut SignalCheck,
+    ) -> Result<Shared, Raised> {
         let float_type = self.float_type.unwrap_or_else(|| stored_type(checkpoint));
-        let options = CudaOptions { device: self.device, float_type, max_batch: self.max_batch };
-        let engine = Engine::load(checkpoint, options, &mut |done, total| check.poll(done, total))?;
+        let given = self.speculation.filter(|given| given.speculation.suits(checkpoint.spec()));
+        let drafts = given.as_ref().map_or(Ok(None), |given| given.drafts.open(checkpoint, directories))?;
+        let options = CudaOptions {
+            device: self.device,
+            float_type,
+            max_batch: self.max_batch,
+            speculation: given.as_ref().map(|given| given.speculation),
+            off_below: given.and_then(|given| given.off_below),
+        };
+        let mut progress = |done, total| check.poll(done, total);
+        let engine = Engine::load(checkpoint, drafts.as_ref(), options, &mut progress)?;
         let spec = engine.spec().clone();
         let loaded = engine.code_zero_table().cloned();
         let table = loaded.map(|table| Arc::new(TalkerTable { table, lent: None }));
         let frame_bytes = frame_bytes(&spec, float_type);
-        let context = required_context_bytes(&spec, float_type, self.max_batch);
+        let context = engine.required_context_bytes() as usize + ARENA_ALIGNMENT;
         Ok(Shared::new(engine, float_type, self.max_batch, frame_bytes, context, table))
     }
 }
@@ -82,11 +105,6 @@ fn parse_float_type(name: &str) -> Result<FloatType, Raised> {
     })
 }
 
-/// Bytes of a talker's arena, whatever its alignment.
-fn required_context_bytes(spec: &ModelSpec, float_type: FloatType, max_batch: usize) -> usize {
-    context_bytes(spec, float_type, max_batch) as usize + ARENA_ALIGNMENT
-}
-
 /// Bytes of weights that a frame reads, whatever its batch: R passes over the layers and the projection, one over each head.
 fn frame_bytes(spec: &ModelSpec, float_type: FloatType) -> u64 {
     let shapes = MatrixShapes::new(spec);
@@ -108,13 +126,15 @@ pub fn estimate_cuda_memory(
     max_batch: i64,
     verify_rows: i64,
 ) -> PyResult<(u64, usize)> {
-    // Frames run step by step whatever is asked for.
-    let _ = verify_rows;
     let float_type = parse_float_type(dtype)?;
     let max_batch = within("max_batch", max_batch, MAX_BATCH)?;
+    let verify_rows = within("spec_verify_size", verify_rows, MOST_VERIFY_ROWS)?;
+    // Of shapes with so many rows, a chain takes the most.
+    let speculation = Speculation::new(DraftShape::Chain, verify_rows, None);
     let spec = &spec.0;
     let tables = vec![float_type; spec.residual_codebooks];
     let code_zero = spec.code_zero_size.map(|_| float_type);
-    let weights = WeightAddresses::new(spec, float_type, &tables, code_zero, 0).bytes;
-    Ok((weights, required_context_bytes(spec, float_type, max_batch)))
+    let weights = WeightAddresses::new(spec, float_type, &tables, code_zero, None, 0).bytes;
+    let context = context_bytes(spec, float_type, max_batch, speculation.as_ref(), false);
+    Ok((weights, context as usize + ARENA_ALIGNMENT))
 }

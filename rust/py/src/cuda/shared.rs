@@ -26,6 +26,7 @@ use crate::errors::Raised;
 use crate::executor::lock;
 use crate::frame::outputs::ReusedOutputs;
 use crate::frame::refuse_overlap;
+use crate::speculation::log_switched_off;
 use crate::streams::{StreamHandle, stream_argument};
 
 /// A loaded executor, and what its frames need besides.
@@ -85,6 +86,8 @@ pub struct State {
     pub lent: Option<Arc<ImportedTensor>>,
     /// How often the arena was set.
     pub arena_version: u64,
+    /// Whether it was said that speculation is off.
+    told_off: bool,
     /// The end of the frame launched last.
     last: Option<Arc<Mark>>,
     /// Owners of the memory that recorded frames use, for as long as graphs may be launched.
@@ -132,6 +135,7 @@ impl Shared {
                 engine,
                 lent: None,
                 arena_version: 0,
+                told_off: false,
                 last: None,
                 recorded: Vec::new(),
             }),
@@ -282,19 +286,24 @@ impl Shared {
         check: impl FnOnce(&State) -> Result<(), Raised> + Send,
     ) -> Result<Option<Arc<Mark>>, Raised> {
         let mark = self.events.take(entered).map_err(|error| cuda_error(&error))?;
-        let taken = self.with_state(py, |state| {
+        let (taken, switched_off, _replaced) = self.with_state(py, |state| {
             check(state)?;
             // SAFETY: the caller's condition; the stream was checked to be of the executor's context.
             let taken = unsafe { state.engine.launch(frame, stream, mark.event()) }?;
+            let switched_off = state.engine.off_switch().filter(|_| !state.told_off).cloned();
+            state.told_off |= switched_off.is_some();
             match taken {
-                Taken::Launched => Ok((taken, state.last.replace(Arc::clone(&mark)))),
+                Taken::Launched => Ok((taken, switched_off, state.last.replace(Arc::clone(&mark)))),
                 Taken::Recorded => {
                     state.recorded.push(owner());
-                    Ok::<_, Raised>((taken, None))
+                    Ok::<_, Raised>((taken, switched_off, None))
                 }
             }
         })?;
-        Ok((taken.0 == Taken::Launched).then_some(mark))
+        if let Some(switch) = switched_off {
+            log_switched_off(py, &switch);
+        }
+        Ok((taken == Taken::Launched).then_some(mark))
     }
 
     /// Gives the layout of a step to a stream. `Some` is its end; `None` when it was recorded, and `owner` is kept for ever.

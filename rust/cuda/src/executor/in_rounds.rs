@@ -1,0 +1,93 @@
+//! Which frames go in rounds: the executor's own judgement, what it is told, and what the rounds count.
+
+use overtone_core::rounds::{self, OffSwitch};
+
+use super::CudaExecutor;
+use crate::rounds::arguments::RoundCounters;
+
+/// Codes per round at which a frame in rounds takes as long as one that goes step by step: one row with seven siblings, bfloat16,
+/// on an H200 (docs/speculation.md).
+pub const BREAK_EVEN: f64 = 1.45;
+
+/// Rows of a frame up to which rounds can pay: the rows of a verify pass come to every stream of the batch, and a frame is done
+/// when its slowest stream is.
+const MOST_PAYING_ROWS: usize = 1;
+
+/// Launches between two looks at the counters.
+const LAUNCHES: u32 = 32;
+
+/// Whether frames go in rounds, and what the rounds counted when it was last looked.
+#[derive(Debug)]
+pub(super) struct RoundsWatch {
+    is_on: bool,
+    /// `None` where no rounds are launched.
+    switch: Option<OffSwitch>,
+    most_rows: usize,
+    launches: u32,
+    seen: rounds::RoundCounters,
+}
+
+impl RoundsWatch {
+    pub(super) fn new(speculates: bool, off_below: Option<f64>) -> Self {
+        Self {
+            is_on: speculates,
+            switch: speculates.then(|| OffSwitch::new(off_below.unwrap_or(BREAK_EVEN))),
+            most_rows: if off_below.is_some() { usize::MAX } else { MOST_PAYING_ROWS },
+            launches: 0,
+            seen: rounds::RoundCounters::default(),
+        }
+    }
+}
+
+impl CudaExecutor {
+    /// What rounds counted for each row of the batch, as far as it has come back; nothing without speculation. Does not wait.
+    pub fn round_counters(&self) -> Vec<rounds::RoundCounters> {
+        let rows = if self.speculation.is_some() { self.max_batch } else { 0 };
+        let counters = self.round_counters.as_ptr().cast::<RoundCounters>();
+        // SAFETY: the memory holds as many counters. The device may write one at this moment: words of it may then be older
+        // than others, and no more.
+        let read = |row| unsafe { counters.add(row).read_volatile() };
+        (0..rows).map(|row| read(row).into()).collect()
+    }
+
+    /// Lets frames go in rounds from the next one on, or step by step; the codes are the same. Without speculation they always
+    /// go step by step.
+    pub const fn set_in_rounds(&mut self, in_rounds: bool) {
+        self.rounds_watch.is_on = in_rounds && self.speculation.is_some();
+    }
+
+    /// Whether frames go in rounds.
+    pub const fn is_in_rounds(&self) -> bool {
+        self.rounds_watch.is_on
+    }
+
+    /// What has ended rounds, once it has.
+    pub fn off_switch(&self) -> Option<&OffSwitch> {
+        self.rounds_watch.switch.as_ref().filter(|switch| !switch.is_on())
+    }
+
+    /// Whether the next frame of `batch` rows goes in rounds.
+    pub(super) fn next_in_rounds(&mut self, batch: usize) -> bool {
+        if !self.rounds_watch.is_on || batch > self.rounds_watch.most_rows {
+            return false;
+        }
+        self.rounds_watch.launches += 1;
+        if self.rounds_watch.launches.is_multiple_of(LAUNCHES) {
+            self.look();
+        }
+        self.rounds_watch.is_on
+    }
+
+    fn look(&mut self) {
+        let mut total = rounds::RoundCounters::default();
+        for counted in self.round_counters() {
+            total += counted;
+        }
+        let watch = &mut self.rounds_watch;
+        if let Some(switch) = &mut watch.switch {
+            switch.add(total.since(watch.seen));
+            watch.is_on = switch.is_on();
+        }
+        watch.seen = total;
+    }
+}
