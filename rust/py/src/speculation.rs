@@ -144,11 +144,9 @@ mod tests {
             ("chain", 4, None, Some(-1.0), "off_below"),
             ("chain", 4, None, Some(f64::NAN), "off_below"),
         ] {
-            let raised = PyErr::from(
-                GivenSpeculation::new(shape, rows, p_min, off_below, DraftsChoice::Beside(false))
-                    .unwrap_err(),
-            );
-            let message = with_python(|py| raised.value(py).to_string());
+            let drafts = DraftsChoice::Beside(false);
+            let raised = GivenSpeculation::new(shape, rows, p_min, off_below, drafts).unwrap_err();
+            let message = with_python(|py| PyErr::from(raised).value(py).to_string());
             assert!(message.starts_with(&format!("{named}: found ")), "{message}");
         }
     }

@@ -38,8 +38,10 @@ pub fn load_with(
     max_batch: usize,
     speculation: Option<Speculation>,
 ) -> CudaExecutor {
-    let options = CudaOptions { device: 0, float_type, max_batch, speculation };
-    CudaExecutor::load(checkpoint, options, &mut |_, _| ControlFlow::Continue(())).unwrap()
+    // Rounds whatever they count, in every batch.
+    let off_below = Some(0.0);
+    let options = CudaOptions { device: 0, float_type, max_batch, speculation, off_below };
+    CudaExecutor::load(checkpoint, None, options, &mut |_, _| ControlFlow::Continue(())).unwrap()
 }
 
 /// Type of the codec tables.

@@ -3,16 +3,17 @@
 use std::ops::ControlFlow;
 
 use overtone_core::checkpoint::Checkpoint;
+use overtone_core::checkpoint::drafts::Drafts;
 use overtone_core::rounds::{self, Speculation};
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 use overtone_cuda::arguments::ElementType;
 use overtone_cuda::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
 use overtone_cuda::layout::{Address, WeightAddresses, WorkspaceAddresses};
-use overtone_cuda::load::{load, staging_bytes, weight_addresses};
+use overtone_cuda::load::{Source, load, staging_bytes, weight_addresses};
 use overtone_cuda::plan::FramePlan;
 use overtone_cuda::rounds::RoundPlan;
-use overtone_cuda::rounds::arguments::RoundCounters;
+use overtone_cuda::rounds::arguments::{RoundCounters, RoundHeads};
 use overtone_simt::MAX_SHARED_BYTES;
 
 use super::fixtures::rows::{Extents, Outputs, Predicted, Row, UNWRITTEN};
@@ -59,14 +60,20 @@ impl Frame {
 
 impl Predictor {
     pub fn load(checkpoint: &Checkpoint<'_>, float_type: FloatType) -> Self {
-        let bytes = weight_addresses(checkpoint, float_type, 0).bytes;
+        Self::load_with(checkpoint, None, float_type)
+    }
+
+    /// With fitted drafts, if there are some.
+    pub fn load_with(checkpoint: &Checkpoint<'_>, drafts: Option<&Drafts>, float_type: FloatType) -> Self {
+        let source = Source { checkpoint, drafts };
+        let bytes = weight_addresses(source, float_type, 0).bytes;
         let memory = Memory::zeroed(bytes);
-        let weights = weight_addresses(checkpoint, float_type, memory.address());
-        let staging = Memory::filled(staging_bytes(checkpoint, float_type), 0xff);
+        let weights = weight_addresses(source, float_type, memory.address());
+        let staging = Memory::filled(staging_bytes(source, float_type), 0xff);
         let mut host = Host::NATURAL;
         let mut progress = |_, _| ControlFlow::Continue(());
         // SAFETY: both memories are as large as they have to be.
-        unsafe { load(&mut host, checkpoint, float_type, &weights, staging.address(), &mut progress) }
+        unsafe { load(&mut host, source, float_type, &weights, staging.address(), &mut progress) }
             .unwrap();
         let spec = checkpoint.spec().clone();
         let (speculation, counted) = (None, Vec::new());
@@ -90,8 +97,10 @@ impl Predictor {
     }
 
     fn layout(&self, slots: usize, base: Address) -> WorkspaceAddresses {
-        let tree = self.speculation.as_ref().map(|speculation| &speculation.tree);
-        WorkspaceAddresses::new(&self.spec, self.float_type, slots, tree, base)
+        let fitted = self.weights.drafts.is_some();
+        let trees = self.speculation.as_ref().map(|speculation| &speculation.tree);
+        let rounds = trees.map(|tree| (tree, RoundHeads::new(tree, fitted)));
+        WorkspaceAddresses::new(&self.spec, self.float_type, slots, rounds, base)
     }
 
     /// A workspace for launches made for `slots` rows, full of NaN.
