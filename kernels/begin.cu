@@ -108,14 +108,12 @@ template <typename T> DEVICE void begin(const BeginArguments& arguments) {
     const uint32_t row = blockIdx.x;
     for (const PaddedActivations& padded : arguments.padded) {
         if (padded.activations == 0) continue;
-        for (uint32_t turn = 0; turn < padded.columns; ++turn)
-            clear_padding<T>(padded, turn * arguments.slots + row);
+        for (uint32_t turn = 0; turn < padded.columns; ++turn) clear_padding<T>(padded, turn * arguments.slots + row);
     }
     const FrameBlock& block = *reinterpret_cast<const FrameBlock*>(arguments.frame);
     const FrameHeader& frame = block.header;
     RowState& shared_state = reinterpret_cast<RowState*>(arguments.rows)[row];
-    if (arguments.rounds != 0 && row == 0 && threadIdx.x == 0)
-        *reinterpret_cast<RoundLoop*>(arguments.loop) = {0, 0};
+    if (arguments.rounds != 0 && row == 0 && threadIdx.x == 0) *reinterpret_cast<RoundLoop*>(arguments.loop) = {0, 0};
     if (row >= frame.batch) {
         if (threadIdx.x == 0) {
             shared_state.active = 0;

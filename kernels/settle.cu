@@ -115,8 +115,7 @@ DEVICE void count_rounds(const SettleArguments& arguments, uint32_t stream, cons
     counters.codes += arguments.codebook_count - 1;
     counters.drafted += round.drafted;
     counters.accepted += round.accepted;
-    if (arguments.host_counters != 0)
-        reinterpret_cast<RoundCounters*>(arguments.host_counters)[stream] = counters;
+    if (arguments.host_counters != 0) reinterpret_cast<RoundCounters*>(arguments.host_counters)[stream] = counters;
 }
 
 /// By one thread of each block: the last of them decides whether there is another round.
@@ -143,8 +142,8 @@ DEVICE void embed_rows(const SettleArguments& arguments, uint32_t stream, const 
     const CodebookAddresses& from = shared.codebooks[shared.settled.count - 1 + arguments.tree.depths[row]];
     const void* const table = reinterpret_cast<const void*>(from.projected);
     const uint32_t type = from.projected_type;
-    float* const residual = reinterpret_cast<float*>(arguments.residual) +
-                            static_cast<int64_t>(row * gridDim.x + stream) * hidden_size;
+    float* const residual =
+        reinterpret_cast<float*>(arguments.residual) + static_cast<int64_t>(row * gridDim.x + stream) * hidden_size;
 #pragma unroll 8
     for (uint32_t index = threadIdx.x % WARP * 4; index < hidden_size; index += WARP * 4)
         *reinterpret_cast<float4*>(residual + index) =
@@ -232,8 +231,7 @@ DEVICE void settle(const SettleArguments& arguments) {
     visit_pages(arguments, blockIdx.x);
     wait_for_earlier_kernels();
     const bool unfinished = settle_stream(arguments, blockIdx.x);
-    if (threadIdx.x == 0)
-        end_round(*reinterpret_cast<RoundLoop*>(arguments.loop), arguments.conditional, unfinished);
+    if (threadIdx.x == 0) end_round(*reinterpret_cast<RoundLoop*>(arguments.loop), arguments.conditional, unfinished);
 }
 
 } // namespace overtone

@@ -73,8 +73,7 @@ impl Predictor {
         let mut host = Host::NATURAL;
         let mut progress = |_, _| ControlFlow::Continue(());
         // SAFETY: both memories are as large as they have to be.
-        unsafe { load(&mut host, source, float_type, &weights, staging.address(), &mut progress) }
-            .unwrap();
+        unsafe { load(&mut host, source, float_type, &weights, staging.address(), &mut progress) }.unwrap();
         let spec = checkpoint.spec().clone();
         let (speculation, counted) = (None, Vec::new());
         Self { spec, float_type, weights, _memory: memory, host, speculation, counted }

@@ -90,12 +90,14 @@ impl Problem {
             key_value_heads: spec.key_value_heads as u32,
             head_size: spec.head_size as u32,
             positions: spec.positions() as u32,
+            cache_slots: spec.positions() as u32,
             first_position: self.step.first_position as u32,
             rows: self.step.rows as u32,
             streams: self.step.streams as u32,
             pairs: self.pairs() as u32,
             epsilon: EPSILON,
             scale: 1.0 / (spec.head_size as f32).sqrt(),
+            reserved: 0,
         }
     }
 

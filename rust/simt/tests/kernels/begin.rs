@@ -103,7 +103,7 @@ impl Beginning {
         self.block.write_to(&mut bytes);
         let frame = Memory::of(&bytes);
         let counters = Memory::of(&[FrameCounters { launches: self.launches, ..FrameCounters::default() }]);
-        let mut padded = [PaddedActivations::default(); 4];
+        let mut padded = [PaddedActivations::default(); 5];
         padded[..self.padded.len()].copy_from_slice(&self.padded);
         let arguments = BeginArguments {
             frame: frame.address(),
@@ -116,6 +116,10 @@ impl Beginning {
             hidden_size: self.hidden_size() as u32,
             talker_hidden_size: WIDTH as u32,
             pairs: if self.projected { PAIRS as u32 } else { 0 },
+            rounds: 0,
+            round_loop: 0,
+            codebook_count: 7,
+            reserved: 0,
             padded,
         };
         Host::NATURAL.go(&[Launch::new(Kernel::Begin(self.float_type), [self.slots, 1], &arguments)]);
@@ -386,28 +390,30 @@ fn codes_go_to_strided_tensors_and_to_the_rings_next_slot() {
 }
 
 #[test]
-fn padding_becomes_zero_in_both_rows_of_every_slot_and_nothing_else_does() {
+fn padding_becomes_zero_in_all_columns_of_every_slot_and_nothing_else_does() {
     for float_type in FLOAT_TYPES {
         let (slots, inputs, pairs) = (5, 41, 3);
         let mut beginning = Beginning::new(float_type, 2, slots, false);
-        let buffers = [(); 2].map(|()| activation_memory(float_type, 2 * slots, pairs));
-        for buffer in &buffers {
+        let buffers = [2, 7].map(|of_slot| (of_slot, activation_memory(float_type, of_slot * slots, pairs)));
+        for (of_slot, buffer) in &buffers {
             let padded = PaddedActivations {
                 activations: buffer.address(),
                 inputs: inputs as u32,
                 pairs: pairs as u32,
+                columns: *of_slot as u32,
+                reserved: 0,
             };
             beginning.padded.push(padded);
         }
         beginning.go();
-        for buffer in &buffers {
-            let elements = (2 * slots).next_multiple_of(TILE_COLUMNS) * pairs * PAIR;
+        for (of_slot, buffer) in &buffers {
+            let elements = (of_slot * slots).next_multiple_of(TILE_COLUMNS) * pairs * PAIR;
             let columns = unpacked_activations(float_type, &buffer.read_floats(float_type, elements), pairs);
             for (column, values) in columns.iter().enumerate() {
                 assert!(is_nan(&values[..inputs]));
                 let padding = &values[inputs..];
                 let zero = padding.iter().all(|value| value.to_bits() == 0);
-                assert!(if column < 2 * slots { zero } else { is_nan(padding) }, "column {column}");
+                assert!(if column < of_slot * slots { zero } else { is_nan(padding) }, "column {column}");
             }
         }
     }

@@ -87,7 +87,7 @@ fn norm_rows(float_type: FloatType, stream: &Stream, normed: &Memory, pairs: usi
         norm: stream.arguments(),
         normed: normed.address(),
         pairs: pairs as u32,
-        reserved: 0,
+        streams: 0,
     };
     let spec = ModelSpec { hidden_size: stream.width, ..true_spec() };
     Launch::new(Kernel::NormRows(float_type), [stream.columns, 1], &arguments)
