@@ -17,20 +17,23 @@ use crate::driver::{
     BorrowedStream, Context, DeviceMemory, Driver, DriverError, Entered, Event, LaunchShape, OwnedStream,
     PinnedMemory, Unavailable, copy_device_to_host, launch, nvtx,
 };
-use crate::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
+use crate::frame::{FrameBlock, FrameCounters, block_bytes};
 use crate::graphs::{FrameGraphs, StreamMachine};
 use crate::kernels::{self, Kernel, Registry};
 use crate::layout::{Address, TableAddresses, WeightAddresses};
-use crate::load::{self, Progress, Source, TableProjection, staging_bytes, weight_addresses};
+use crate::load::{self, Progress, Source, staging_bytes, weight_addresses};
 use crate::machine::Machine;
 use crate::plan::slots_for;
 use crate::rounds::check_slots;
 use crate::support::{Unsupported, check_architecture, check_shared_memory};
+pub use code_zero::CodeZeroTable;
+use code_zero::loaded_code_zero_table;
 pub use in_rounds::BREAK_EVEN;
 use in_rounds::RoundsWatch;
 pub use planner::context_bytes;
 use planner::{Places, Planner, persistent_bytes, round_counters_bytes};
 
+mod code_zero;
 mod in_rounds;
 mod planner;
 mod ragged_step;
@@ -84,24 +87,6 @@ impl Arena {
             Self::Own(memory) => memory.address(),
             Self::Lent(address) => *address,
         }
-    }
-}
-
-/// The talker's codec table E0 as frames read it.
-#[derive(Clone, Debug)]
-pub struct CodeZeroTable {
-    /// E0 [V0, Ht].
-    pub raw: TensorReference,
-    /// P(E0) [V0, H]; E0 itself without a projection.
-    pub projected: TensorReference,
-    /// Memory of the second, when it is nobody else's.
-    _memory: Option<Arc<DeviceMemory>>,
-}
-
-impl CodeZeroTable {
-    /// Tables whose memory others keep.
-    pub const fn new(raw: TensorReference, projected: TensorReference) -> Self {
-        Self { raw, projected, _memory: None }
     }
 }
 
@@ -194,19 +179,20 @@ impl CudaExecutor {
             registry.function(*kernel).prefer_shared_memory(&entered)?;
         }
         let stream = OwnedStream::create(&entered)?;
-        let weights_memory = zeroed(&entered, &stream, unplaced_weights.bytes)?;
+        let weights_memory = DeviceMemory::zeroed(&entered, &stream, unplaced_weights.bytes as usize)?;
         let weights = weight_addresses(source, float_type, weights_memory.address());
         {
-            let staging = zeroed(&entered, &stream, staging_bytes(source, float_type))?;
+            let staging =
+                DeviceMemory::zeroed(&entered, &stream, staging_bytes(source, float_type) as usize)?;
             let mut machine = StreamMachine { entered: &entered, stream: &stream, registry: &registry };
             // SAFETY: the weights' memory was just made for them and zeroed, and so was the staging memory.
             unsafe { load::load(&mut machine, source, float_type, &weights, staging.address(), progress) }?;
             stream.synchronize(&entered)?;
         }
-        let persistent = zeroed(&entered, &stream, persistent_bytes(max_batch))?;
+        let persistent = DeviceMemory::zeroed(&entered, &stream, persistent_bytes(max_batch) as usize)?;
         let fitted = source.drafts.is_some();
         let context_bytes = context_bytes(&spec, float_type, max_batch, speculation.as_ref(), fitted);
-        let arena = zeroed(&entered, &stream, context_bytes)?;
+        let arena = DeviceMemory::zeroed(&entered, &stream, context_bytes as usize)?;
         let round_counters = PinnedMemory::allocate(&entered, round_counters_bytes(max_batch))?;
         let counters_copy = PinnedMemory::allocate(&entered, size_of::<FrameCounters>())?;
         let code_zero_table = weights.code_zero_table.map(|table| loaded_code_zero_table(&table, &spec));
@@ -271,48 +257,6 @@ impl CudaExecutor {
         (self.weights.bytes, arena, self.persistent.bytes() as u64)
     }
 
-    /// Makes a talker's table usable: [rows, Ht], contiguous, at `address` on this device. Waits until it is.
-    ///
-    /// # Errors
-    /// The driver's.
-    ///
-    /// # Safety
-    /// The table stays at its address for as long as frames read it.
-    pub unsafe fn lend_code_zero_table(
-        &mut self,
-        address: Address,
-        float_type: FloatType,
-        rows: usize,
-    ) -> Result<CodeZeroTable, CudaError> {
-        let (width, hidden) = (self.spec.talker_hidden_size as i64, self.spec.hidden_size);
-        let raw = TensorReference::new(address, float_type.into(), &[width, 1], rows);
-        if !self.spec.projected {
-            return Ok(CodeZeroTable::new(raw, raw));
-        }
-        let entered = self.context.enter()?;
-        let projection =
-            TableProjection { spec: &self.spec, float_type: self.float_type, weights: &self.weights };
-        let memory = DeviceMemory::allocate(&entered, rows * hidden * self.float_type.size())?;
-        let (activations, products) = projection.scratch_bytes();
-        let scratch = DeviceMemory::allocate(&entered, (activations + products) as usize)?;
-        let table = TableAddresses {
-            raw: address,
-            float_type,
-            projected: memory.address(),
-            projected_type: self.float_type,
-        };
-        let mut machine = StreamMachine { entered: &entered, stream: &self.stream, registry: &self.registry };
-        let (activations_at, products_at) = (scratch.address(), scratch.address() + activations);
-        for work in projection.launches(&table, rows, activations_at, products_at) {
-            // SAFETY: the caller speaks for the table; the other addresses are of memory that was just made for them.
-            unsafe { machine.run(&work) }?;
-        }
-        self.stream.synchronize(&entered)?;
-        let projected =
-            TensorReference::new(memory.address(), self.float_type.into(), &[hidden as i64, 1], rows);
-        Ok(CodeZeroTable { raw, projected, _memory: Some(Arc::new(memory)) })
-    }
-
     /// Bytes of the arena that a frame works in.
     pub fn required_context_bytes(&self) -> u64 {
         let fitted = self.weights.drafts.is_some();
@@ -335,7 +279,11 @@ impl CudaExecutor {
         }
         let arena = match address {
             Some(address) => Arena::Lent(address),
-            None => Arena::Own(zeroed(&entered, &self.stream, self.required_context_bytes())?),
+            None => Arena::Own(DeviceMemory::zeroed(
+                &entered,
+                &self.stream,
+                self.required_context_bytes() as usize,
+            )?),
         };
         // SAFETY: as in `load`; a lent arena is the caller's word.
         let graphs = unsafe { self.capture(&entered, arena.address()) }?;
@@ -509,24 +457,6 @@ impl Drop for CudaExecutor {
     }
 }
 
-fn loaded_code_zero_table(table: &TableAddresses, spec: &ModelSpec) -> CodeZeroTable {
-    let rows = spec.code_zero_size.unwrap_or(0);
-    let widths = [spec.talker_hidden_size as i64, spec.hidden_size as i64];
-    CodeZeroTable {
-        raw: TensorReference::new(table.raw, table.float_type.into(), &[widths[0], 1], rows),
-        projected: TensorReference::new(table.projected, table.projected_type.into(), &[widths[1], 1], rows),
-        _memory: None,
-    }
-}
-
 const fn counters_address(persistent: &DeviceMemory, max_batch: usize) -> Address {
     persistent.address() + block_bytes(max_batch) as u64
-}
-
-/// Memory of zeros, once the stream has come so far.
-fn zeroed(entered: &Entered<'_>, stream: &BorrowedStream, bytes: u64) -> Result<DeviceMemory, DriverError> {
-    let mut memory = DeviceMemory::allocate(entered, bytes as usize)?;
-    memory.fill(entered, stream, 0, bytes as usize, 0)?;
-    stream.synchronize(entered)?;
-    Ok(memory)
 }

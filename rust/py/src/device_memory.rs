@@ -84,11 +84,8 @@ pub fn allocate(device: Device, bytes: usize) -> Result<DeviceMemory, Raised> {
 /// # Errors
 /// The driver's.
 pub fn zeroed(entered: &Entered<'_>, bytes: usize) -> Result<DeviceMemory, DriverError> {
-    let mut memory = DeviceMemory::allocate(entered, bytes)?;
     let stream = copying_stream(entered)?;
-    memory.fill(entered, &stream, 0, bytes, 0)?;
-    stream.synchronize(entered)?;
-    Ok(memory)
+    DeviceMemory::zeroed(entered, &stream, bytes)
 }
 
 /// Makes `second` wait for what `first` was given so far; the host does not wait. Both are live streams of the device.

@@ -34,6 +34,14 @@ impl DeviceMemory {
         Ok(Self { context: Arc::clone(entered.context()), address, bytes })
     }
 
+    /// Allocates memory of zeros, which are there when the call returns: it waits for the stream.
+    pub fn zeroed(entered: &Entered<'_>, stream: &BorrowedStream, bytes: usize) -> Result<Self, DriverError> {
+        let mut memory = Self::allocate(entered, bytes)?;
+        memory.fill(entered, stream, 0, bytes, 0)?;
+        stream.synchronize(entered)?;
+        Ok(memory)
+    }
+
     /// Where it begins.
     pub const fn address(&self) -> u64 {
         self.address
