@@ -210,7 +210,7 @@ def test_lengths_of_the_host_are_refused_inside_a_capture(
     predictor: CodePredictor, name: str, changes: dict[str, Any]
 ) -> None:
     on_device = {"query_lengths": on_cuda(np.array([2, 0, 3])), "past_lengths": on_cuda(np.array([4, 5, 6]))}
-    given = {key: on_device[key] if value == "device" else value for key, value in changes.items()}
+    given = {key: on_device[key] if isinstance(value, str) else value for key, value in changes.items()}
     batch, value = torch_batch(CONFIG), torch.zeros(1, device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
