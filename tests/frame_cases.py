@@ -120,12 +120,16 @@ class Ways:
 
     def launch(self, case: FrameCase) -> Frame:
         """`bind_frame` once, and `launch`."""
+        own, bound = self.bound(case)
+        own.take(case)
+        return bound.launch()
+
+    def bound(self, case: FrameCase) -> tuple[FrameCase, BoundFrame]:
+        """The bound frame of the case's batch size, and its inputs."""
         if case.batch not in self._bound:
             own = case.placed(self._place)
             self._bound[case.batch] = own, self.predictor.bind_frame(own.plan(), logits=True)
-        own, bound = self._bound[case.batch]
-        own.take(case)
-        return bound.launch()
+        return self._bound[case.batch]
 
 
 def differing(
