@@ -135,7 +135,7 @@ class Ways:
 def differing(
     found: Frame, expected: Frame, words: Callable[[Tensor], Any], rows: Any = slice(None)
 ) -> dict[str, list[int]]:
-    """Names of the outputs whose bits differ, each with the rows of the frame where they do.
+    """Names of the outputs whose bits differ, each with the places, among the rows compared, where they do.
 
     Args:
         found: One frame.

@@ -41,7 +41,7 @@ from benchmarks.speculation.frames import FrameRunner, clock_of
 from benchmarks.synthetic_checkpoint import add_checkpoint_arguments, given_or_synthetic
 
 import overtone
-from overtone import CodePredictor, OvertoneError, SamplingParams, SpecParams
+from overtone import CodePredictor, InputError, OvertoneError, SamplingParams, SpecParams, UnsupportedError
 from overtone.cli.frames_file import check_codes, read_frames
 from overtone.cli.machine import processor_name
 from overtone.cli.output_file import check_destination, write_whole
@@ -87,7 +87,7 @@ def sweep(checkpoint: Path, arguments: argparse.Namespace) -> tuple[dict[str, An
             params = SpecParams(draft=draft, off_below=0, drafts=arguments.drafts)
             rounds = CodePredictor.from_pretrained(checkpoint, spec_verify_size=window, spec_params=params, **options)
             if not rounds.stats()["speculating"]:
-                raise SystemExit(f"error: the {rounds.executor} executor cannot speculate with {checkpoint}")
+                raise UnsupportedError(f"the {rounds.executor} executor cannot speculate with {checkpoint}")
             for batch in arguments.batch:
                 ours, step_by_step = (FrameRunner(each, frames, batch, sampling) for each in (rounds, plain))
                 found = measure(ours, step_by_step, arguments.frames_per_cell, clock)
@@ -97,7 +97,11 @@ def sweep(checkpoint: Path, arguments: argparse.Namespace) -> tuple[dict[str, An
 
 
 def choose_sampling(text: str, spec: ModelSpec) -> SamplingParams:
-    """What `--sampling` says."""
+    """What `--sampling` says.
+
+    Raises:
+        InputError: It cannot be understood, or a parameter is out of range.
+    """
     if text == "family":
         return SamplingParams.for_checkpoint(spec, seed=7)
     if text == "greedy":
@@ -106,13 +110,14 @@ def choose_sampling(text: str, spec: ModelSpec) -> SamplingParams:
         temperature, top_k, top_p = text.split(",")
         return SamplingParams(float(temperature), int(top_k), float(top_p), seed=7)
     except ValueError as error:
-        raise SystemExit(f"error: --sampling: found {text!r}, expected family, greedy or T,k,p: {error}") from error
+        raise InputError(f"--sampling: found {text!r}, expected family, greedy or T,k,p: {error}") from error
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
     if arguments.checkpoint is None and arguments.frames is not None:
-        sys.exit("error: --frames are those of a checkpoint: name it")
+        parser.error("--frames needs the checkpoint that the frames are for")
     try:
         if arguments.json is not None:
             check_destination("--json", arguments.json)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 def clock_of(predictor: CodePredictor) -> tuple[Clock, str]:
     """What tells the time of a predictor's frames, and its name: CUDA events where torch has them, else the wall."""
     if predictor.executor == "cuda" and importlib.util.find_spec("torch") is not None:
-        return _event_clock(), "times of the device"
+        import torch  # noqa: PLC0415 - slow to import, and optional
+
+        if torch.cuda.is_available():
+            return _event_clock(), "times of the device"
     return _wall_clock, "times of the wall clock"
 
 

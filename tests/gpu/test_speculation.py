@@ -198,8 +198,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_stats_are_logged_as_on_the_cpu_and_reset(caplog: pytest.LogCaptureFixture, draft: str) -> None:
     predictors = small(4, draft, max_batch=4), small(4, draft, max_batch=4, executor="cpu")
     active = np.array([1, 1, 0, 1], np.int32)
+    places: list[Any] = [on_cuda, np.asarray]
     logged = []
-    for predictor, place in zip(predictors, (on_cuda, np.asarray), strict=True):
+    for predictor, place in zip(predictors, places, strict=True):
         caplog.set_level(logging.INFO, "overtone")
         caplog.clear()
         predictor.log_and_reset_spec_stats()
