@@ -22,12 +22,12 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def given_or_synthetic(checkpoint: Path | None, architecture: str) -> Iterator[Path]:
-    """The checkpoint directory, for as long as the benchmark runs."""
+def given_or_synthetic(checkpoint: Path | None, architecture: str, frames: int = 1, streams: int = 1) -> Iterator[Path]:
+    """The checkpoint directory, for as long as the benchmark runs; a synthetic one has a file of frames, too."""
     if checkpoint is not None:
         yield checkpoint
         return
     with tempfile.TemporaryDirectory(prefix="overtone-benchmark-") as directory:
         with byte_progress("writing a checkpoint") as progress:
-            _core.make_checkpoint(directory, architecture, 0, 1, 1, progress)
+            _core.make_checkpoint(directory, architecture, 0, frames, streams, progress)
         yield Path(directory)

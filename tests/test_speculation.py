@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from command_line import CommandLine, assert_refused
+from frame_cases import Ways, differing, frame_cases, host_words
 from golden import GoldenDirectory
 from models import RandomModel, bits, load, row_bits, sampling_rows
 from overtone import (
@@ -51,6 +52,33 @@ def test_frames_are_those_of_the_plain_loop(golden: GoldenDirectory, window: int
     stats = rounds.stats()
     assert stats["spec_codes"] == 3 * 3 * (plain.num_rvq_layers - 1)
     assert stats["spec_codes"] == stats["spec_rounds"] + stats["spec_accepted"]
+
+
+@pytest.mark.parametrize("draft", ["chain", "siblings"])
+@pytest.mark.parametrize("window", [2, 3, 8])
+def test_frames_of_every_kind_are_those_of_the_plain_loop(window: int, draft: Any) -> None:
+    params = SpecParams(draft=draft, off_below=0)
+    plain, rounds = (
+        Ways(MODEL.load(executor="cpu", spec_verify_size=size, spec_params=params), np.copy) for size in (0, window)
+    )
+    cases = frame_cases(MODEL.hidden_size, MODEL.code_zero_size, (1, 2, 3, 5, 8), 200, seed=window)
+    for number, case in enumerate(cases):
+        for way in (Ways.call, Ways.launch):
+            rows = slice(None) if way is Ways.call else case.active
+            assert differing(way(rounds, case), way(plain, case), host_words, rows) == {}, (number, way.__name__)
+    stats = rounds.predictor.stats()
+    assert stats["spec_codes"] == stats["spec_rounds"] + stats["spec_accepted"]
+    assert 0 < stats["spec_accepted"] < stats["spec_drafted"]
+
+
+def test_a_difference_is_told_by_output_and_row() -> None:
+    ways = Ways(MODEL.load(executor="cpu"), np.copy)
+    (case,) = frame_cases(MODEL.hidden_size, MODEL.code_zero_size, (3,), 1, seed=0)
+    frames = [ways.call(case)]
+    case.talker_last_hidden[1] = 2
+    frames.append(ways.call(case))
+    assert differing(frames[1], frames[0], host_words, [0, 2]) == {}
+    assert differing(frames[1], frames[0], host_words)["logits"] == [1]
 
 
 def test_a_failing_row_fails_as_in_the_plain_loop() -> None:
