@@ -34,28 +34,42 @@ struct CommittedCodes {
 template <typename Table, typename Also>
 DEVICE void take_in(const FrameHeader& frame, const CommittedCodes& committed, float* codec_sum, uint32_t width,
                     Table table, Also also) {
-    const TensorReference& hiddens = frame.codec_hiddens;
+    // Elements of a thread that are on their way together: no load moves before a store, so all come first.
+    constexpr int AT_ONCE = 4;
+    const TensorReference &hiddens = frame.codec_hiddens, &out = frame.codec_sum;
     const bool ends = committed.first + committed.count > committed.codebooks;
-#pragma unroll 4
-    for (uint32_t index = threadIdx.x; index < width; index += SAMPLING_THREADS) {
-        float sum = codec_sum[index];
+    for (uint32_t first = threadIdx.x; first < width; first += AT_ONCE * SAMPLING_THREADS) {
+        const auto for_each = [&](auto work) {
+#pragma unroll
+            for (int number = 0; number < AT_ONCE; ++number) {
+                const uint32_t index = first + number * SAMPLING_THREADS;
+                if (index < width) work(number, index);
+            }
+        };
+        float sums[AT_ONCE], values[AT_ONCE];
+        for_each([&](int number, uint32_t index) { sums[number] = codec_sum[index]; });
         for (uint32_t place = 0; place < committed.count; ++place) {
             const uint32_t codebook = committed.first + place;
             const EmbeddingTable from = table(codebook);
-            const int64_t element = static_cast<int64_t>(committed.codes[place]) * width + index;
-            const float value = load_float(from.rows, element, from.type);
-            sum += value;
-            also(codebook, index, value);
-            // The value came from this type: nothing is rounded.
-            if (codebook < committed.codebooks)
-                store_float(mutable_data_of(hiddens),
-                            row_offset(hiddens, committed.row, codebook) + index * hiddens.strides[2], hiddens.type,
-                            value);
+            const int64_t row = static_cast<int64_t>(committed.codes[place]) * width;
+            for_each(
+                [&](int number, uint32_t index) { values[number] = load_float(from.rows, row + index, from.type); });
+            for_each([&](int number, uint32_t index) {
+                sums[number] += values[number];
+                also(codebook, index, values[number]);
+                // The value came from this type: nothing is rounded.
+                if (codebook < committed.codebooks)
+                    store_float(mutable_data_of(hiddens),
+                                row_offset(hiddens, committed.row, codebook) + index * hiddens.strides[2], hiddens.type,
+                                values[number]);
+            });
         }
-        const TensorReference& out = frame.codec_sum;
-        if (ends)
-            store_float(mutable_data_of(out), committed.row * out.strides[0] + index * out.strides[1], out.type, sum);
-        else codec_sum[index] = sum;
+        for_each([&](int number, uint32_t index) {
+            if (ends)
+                store_float(mutable_data_of(out), committed.row * out.strides[0] + index * out.strides[1], out.type,
+                            sums[number]);
+            else codec_sum[index] = sums[number];
+        });
     }
 }
 

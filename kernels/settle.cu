@@ -144,10 +144,22 @@ DEVICE void embed_rows(const SettleArguments& arguments, uint32_t stream, const 
     const uint32_t type = from.projected_type;
     float* const residual =
         reinterpret_cast<float*>(arguments.residual) + static_cast<int64_t>(row * gridDim.x + stream) * hidden_size;
-#pragma unroll 8
-    for (uint32_t index = threadIdx.x % WARP * 4; index < hidden_size; index += WARP * 4)
-        *reinterpret_cast<float4*>(residual + index) =
-            load_four(table, static_cast<int64_t>(code) * hidden_size + index, type);
+    // Pieces of a lane that are on their way together: no load moves before a store, so all come first.
+    constexpr int AT_ONCE = 8, PIECE = 4;
+    for (uint32_t first = threadIdx.x % WARP * PIECE; first < hidden_size; first += AT_ONCE * WARP * PIECE) {
+        float4 pieces[AT_ONCE];
+#pragma unroll
+        for (int number = 0; number < AT_ONCE; ++number) {
+            const uint32_t index = first + number * WARP * PIECE;
+            if (index < hidden_size)
+                pieces[number] = load_four(table, static_cast<int64_t>(code) * hidden_size + index, type);
+        }
+#pragma unroll
+        for (int number = 0; number < AT_ONCE; ++number) {
+            const uint32_t index = first + number * WARP * PIECE;
+            if (index < hidden_size) *reinterpret_cast<float4*>(residual + index) = pieces[number];
+        }
+    }
 }
 
 /// Commits what a stream's round drew; true where more is to come.

@@ -1,7 +1,11 @@
 //! Frames in rounds on a GPU. Where there is none, each test says so and returns.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod device;
 mod fixtures;
+
+use std::ops::ControlFlow;
 
 use device::{Frame, context, default_stream, load, load_with, predict};
 use fixtures::FLOAT_TYPES;
@@ -11,7 +15,17 @@ use fixtures::rows::{Predicted, Row};
 use overtone_core::rounds::{DraftShape, DraftTree, Speculation};
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
+use overtone_cuda::driver::{DeviceMemory, OwnedStream};
 use overtone_cuda::executor::Taken;
+use overtone_cuda::frame::FrameCounters;
+use overtone_cuda::graphs::StreamMachine;
+use overtone_cuda::kernels::{Kernel, Registry};
+use overtone_cuda::layout::WorkspaceAddresses;
+use overtone_cuda::load::{Source, staging_bytes, weight_addresses};
+use overtone_cuda::machine::Machine;
+use overtone_cuda::plan::FramePlan;
+use overtone_cuda::rounds::RoundPlan;
+use overtone_cuda::rounds::arguments::{RoundCounters, RoundHeads};
 
 fn same(found: &[Predicted], expected: &[Predicted]) -> bool {
     found.iter().zip(expected).all(|(found, expected)| found.same(expected))
@@ -125,4 +139,94 @@ fn rounds_can_be_switched_off_and_on() {
         assert!(same(&read(&mut executor), &expected));
     }
     assert_eq!(executor.round_counters()[0].frames, 2);
+}
+
+/// Loads a model without an executor, and gives a frame's launches to a stream: as many rounds as a frame can have.
+fn launched_one_by_one(
+    model: &Model,
+    float_type: FloatType,
+    rows: &[Row],
+    speculation: &Speculation,
+) -> Vec<Predicted> {
+    let checkpoint = model.open();
+    // Its tables and tensors; the launches below have weights of their own.
+    let executor = load(&checkpoint, float_type, rows.len());
+    let frame = Frame::new(&executor, rows);
+    let context = std::sync::Arc::clone(executor.context());
+    let entered = context.enter().unwrap();
+    let registry = Registry::load(&entered).unwrap();
+    let stream = OwnedStream::create(&entered).unwrap();
+    let zeroed = |bytes: u64| DeviceMemory::zeroed(&entered, &stream, bytes as usize).unwrap();
+    let mut machine = StreamMachine { entered: &entered, stream: &stream, registry: &registry };
+    let source = Source { checkpoint: &checkpoint, drafts: None };
+    let weights_memory = zeroed(weight_addresses(source, float_type, 0).bytes);
+    let weights = weight_addresses(source, float_type, weights_memory.address());
+    let staging = zeroed(staging_bytes(source, float_type));
+    let mut progress = |_, _| ControlFlow::Continue(());
+    // SAFETY: both memories are as large as they have to be, and zeroed.
+    unsafe {
+        overtone_cuda::load::load(
+            &mut machine,
+            source,
+            float_type,
+            &weights,
+            staging.address(),
+            &mut progress,
+        )
+    }
+    .unwrap();
+    let spec = checkpoint.spec();
+    let rounds = Some((&speculation.tree, RoundHeads::new(&speculation.tree, false)));
+    let layout = |base| WorkspaceAddresses::new(spec, float_type, rows.len(), rounds, base);
+    let workspace_memory = zeroed(layout(0).bytes);
+    let workspace = layout(workspace_memory.address());
+    let mut block = Vec::new();
+    frame.block.write_to(&mut block);
+    let mut block_memory = zeroed(block.len() as u64);
+    block_memory.write(&entered, 0, &block).unwrap();
+    let counters = zeroed(size_of::<FrameCounters>() as u64);
+    let round_counters = zeroed((rows.len() * size_of::<RoundCounters>()) as u64);
+    let plan = FramePlan {
+        spec,
+        float_type,
+        weights: &weights,
+        workspace,
+        frame: block_memory.address(),
+        counters: counters.address(),
+        slots: rows.len(),
+        shared_bytes_per_block: context.device().properties().shared_memory_per_block_bytes,
+    };
+    let plan = RoundPlan {
+        frame: plan,
+        speculation,
+        addresses: workspace.rounds.unwrap(),
+        counters: round_counters.address(),
+        host_counters: 0,
+        conditional: 0,
+    };
+    for kernel in Kernel::ALL {
+        registry.allow_shared_bytes(&entered, *kernel, plan.most_shared_bytes(rows.len())).unwrap();
+    }
+    let launches = plan.launches();
+    let rounds = std::iter::repeat_n(&launches.round, spec.residual_codebooks - 1).flatten();
+    for work in launches.before.iter().chain(rounds) {
+        // SAFETY: the addresses in the plan are of memory that lives until the stream has completed, below.
+        unsafe { machine.run(work) }.unwrap();
+    }
+    stream.synchronize(&entered).unwrap();
+    frame.read()
+}
+
+#[test]
+fn rounds_that_the_host_launches_one_by_one_are_the_same_frame() {
+    let Some(_device) = context() else { return };
+    let model = Model::random(&LONG, FloatType::BFloat16);
+    let rows = Row::random_rows(&LONG, 3);
+    for float_type in FLOAT_TYPES {
+        let expected = predict(&mut load(&model.open(), float_type, 3), &rows);
+        for speculation in speculations().into_iter().step_by(4) {
+            let found = launched_one_by_one(&model, float_type, &rows, &speculation);
+            assert!(same(&found, &expected), "{float_type} {speculation:?}");
+        }
+    }
 }
