@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ VECTORS = [each.name for each in dataclasses.fields(RaggedBatch) if each.init]
 
 def publish(predictor: CodePredictor, batch: RaggedBatch, **changes: Any) -> RaggedStep:
     """A verify step of three rows, unless told otherwise."""
-    arguments = {
+    arguments: dict[str, Any] = {
         "batch": batch,
         "io": RaggedIo(),
         "config": CONFIG,
@@ -142,7 +142,7 @@ def test_a_phase_is_taken_by_name_or_member_and_published(predictor: CodePredict
 
 
 def test_an_engines_own_tensors_are_written_as_far_as_the_step_goes(predictor: CodePredictor) -> None:
-    own = {
+    own: dict[str, Any] = {
         "positions": np.full(20, 77, np.int64),
         "state_indices": np.full(12, 77, np.int32),
         "query_offsets": np.full(9, 77, np.int32)[1:7],
@@ -156,7 +156,8 @@ def test_an_engines_own_tensors_are_written_as_far_as_the_step_goes(predictor: C
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_lengths_and_states_come_in_tensors_of_any_stride(predictor: CodePredictor, dtype: str) -> None:
     config = dataclasses.replace(CONFIG, index_dtype=dtype)
-    batch, expected = RaggedBatch.zeros(config), RaggedBatch.zeros(CONFIG)
+    batch: Any = RaggedBatch.zeros(config)
+    expected = RaggedBatch.zeros(CONFIG)
     lengths = np.array([[2, 4, 5], [0, -9, -9], [3, 6, 1], [9, 9, 2]], dtype)
     publish(predictor, batch, io=RaggedIo(lengths[:, 2]), query_lengths=lengths[:, 0], past_lengths=lengths[:, 1])
     publish(predictor, expected, io=RaggedIo(np.array([5, 3, 1, 0])))
@@ -279,7 +280,7 @@ def test_a_row_may_fill_its_state_exactly(predictor: CodePredictor) -> None:
         ({"io": RaggedIo(advance=True)}, "io.advance: found True, expected False without io.kv_lengths"),
         ({"io": RaggedIo(np.zeros(3, np.int32))}, "io.state_indices: shape [3], expected [4 or more]"),
         ({"io": RaggedIo(np.zeros(4))}, "io.state_indices: type float64, expected int32 or int64"),
-        ({"io": RaggedIo([0, 1, 2, 3])}, "io.state_indices: list, expected a tensor"),
+        ({"io": RaggedIo(cast("Any", [0, 1, 2, 3]))}, "io.state_indices: list, expected a tensor"),
         ({"io": RaggedIo(None, np.zeros(6, np.int64))}, "io.kv_lengths: type int64, expected int32"),
         ({"io": RaggedIo(None, np.zeros(5, np.int32))}, "io.kv_lengths: shape [5], expected [6 or more]"),
     ],
@@ -333,7 +334,7 @@ def test_tensors_that_overlap_are_refused(predictor: CodePredictor) -> None:
     )
     for changes, message in cases:
         with pytest.raises(InputError, match=message):
-            publish(predictor, **{"batch": fresh(), **changes})
+            publish(predictor, **cast("dict[str, Any]", {"batch": fresh(), **changes}))
     # Lengths that nobody advances may be read twice.
     publish(predictor, fresh(), io=RaggedIo(None, shared), past_lengths=shared).wait()
 

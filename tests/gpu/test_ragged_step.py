@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def host_copy(batch: RaggedBatch) -> RaggedBatch:
 
 
 def publish(predictor: CodePredictor, batch: RaggedBatch, io: RaggedIo, **changes: Any) -> RaggedStep:
-    arguments = {
+    arguments: dict[str, Any] = {
         "config": CONFIG,
         "query_lengths": [2, 0, 3],
         "past_lengths": [4, 5, 6],
@@ -132,7 +132,7 @@ def test_the_device_publishes_what_the_cpu_does(
             phase=phase,
         )
         assert published(batch) == published(expected)
-        np.testing.assert_array_equal(io.kv_lengths.cpu(), host_io.kv_lengths)
+        np.testing.assert_array_equal(cast("Any", io.kv_lengths).cpu(), host_io.kv_lengths)
 
 
 def test_lengths_of_the_host_and_of_the_device_say_the_same(predictor: CodePredictor) -> None:
@@ -177,7 +177,7 @@ def test_replays_publish_from_lengths_that_are_on_the_device_then(predictor: Cod
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         recorded = publish(predictor, batch, io, **step)
-        doubled = batch.positions[:3] * 2
+        doubled = cast("Any", batch.positions)[:3] * 2
     with pytest.raises(CaptureError, match="recorded"):
         recorded.wait()
     assert kv_lengths.tolist()[:3] == [0, 9, 4]
@@ -234,7 +234,7 @@ def test_a_step_is_in_order_on_its_stream_and_waits_for_nothing(predictor: CodeP
         torch.cuda._sleep(SLEEP_CYCLES)
         queries.fill_(1)
         step = publish(predictor, batch, RaggedIo(), query_lengths=queries, past_lengths=[0, 0, 0])
-        taken = batch.query_lengths.clone()
+        taken = cast("Any", batch.query_lengths).clone()
         assert not step.ready()
         queries.fill_(9)
     assert step.wait().ready()
@@ -252,7 +252,7 @@ def test_rows_that_fail_are_told_by_wait(predictor: CodePredictor) -> None:
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_outputs_in_host_memory_are_refused(predictor: CodePredictor, name: str) -> None:
-    batch = dataclasses.replace(torch_batch(CONFIG), **{name: np.zeros(40, np.int32)})
+    batch = dataclasses.replace(torch_batch(CONFIG), **cast("dict[str, Any]", {name: np.zeros(40, np.int32)}))
     with pytest.raises(InputError, match=f"batch.{name}: on cpu, expected a tensor on cuda:0"):
         publish(predictor, batch, RaggedIo())
 

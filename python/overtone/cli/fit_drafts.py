@@ -99,9 +99,8 @@ class _Rows:
 @click.option(
     "--ridge",
     type=click.FloatRange(0, 1e6, min_open=True),
-    default=0.01,
-    show_default=True,
-    help="Pull towards the drafts of the plain next head; 1 weighs as much as the frames.",
+    help="Pull towards the drafts of the plain next head; 1 weighs as much as the frames. Without it, what suits the "
+    "last tenth best.",
 )
 @click.option(
     "--max-frames",
@@ -118,7 +117,7 @@ def fit_drafts(
     checkpoint: Path,
     frames_file: Path,
     out: Path | None,
-    ridge: float,
+    ridge: float | None,
     max_frames: int | None,
     dtype: str | None,
     temperature: float | None,
@@ -143,7 +142,7 @@ def fit_drafts(
         raise InputError(
             f"{spec.residual_codebooks} residual codebooks, expected at least 3: fewer leave nothing to draft"
         )
-    if math.isnan(ridge):
+    if ridge is not None and math.isnan(ridge):
         raise InputError("--ridge: nan, expected a number above 0", key="--ridge", found="nan", expected="above 0")
     out = checkpoint / _FILE_NAME if out is None else out
     sources, _ = _core.describe_checkpoint(checkpoint, checkpoint_dir)
@@ -176,10 +175,16 @@ def fit_drafts(
             progress,
         )
     held_out = max(len(rows) // _HELD_OUT, 1)
-    drafts = _fit(executor, weights, rows[: len(rows) - held_out], ridge)
-    plain, fitted = _judge(executor, weights, drafts, rows[len(rows) - held_out :])
-    _core.write_drafts(out, checkpoint, checkpoint_dir, drafts.tensors(), dtype, drafts.frames, ridge)
-    click.echo(f"fitted to {drafts.frames} frames, {describe_sampling(sampling)}; judged on {held_out} others")
+    fit = _take_in(executor, weights, rows[: len(rows) - held_out])
+    others = rows[len(rows) - held_out :]
+    judged = _predict(executor, others)
+    drafts = _solve(fit, weights, fit.choose_ridge(*judged) if ridge is None else ridge)
+    plain, fitted = _judge(weights, drafts, others, *judged)
+    _core.write_drafts(out, checkpoint, checkpoint_dir, drafts.tensors(), dtype, drafts.frames, drafts.ridge)
+    click.echo(
+        f"fitted to {drafts.frames} frames with ridge {drafts.ridge:g}, {describe_sampling(sampling)}; "
+        f"judged on {held_out} others"
+    )
     _report(plain, fitted)
     click.echo(f"wrote {click.format_filename(out)} ({out.stat().st_size:,} bytes)")
 
@@ -231,12 +236,16 @@ def _predict(executor: _core.CpuExecutor, rows: _Rows) -> tuple[NDArray[np.float
     return np.concatenate(hidden_rows), np.concatenate(codes)
 
 
-def _fit(executor: _core.CpuExecutor, weights: FitWeights, rows: _Rows, ridge: float) -> Drafts:
+def _take_in(executor: _core.CpuExecutor, weights: FitWeights, rows: _Rows) -> DraftFit:
     fit = DraftFit(weights)
     with count_progress("predicting", len(rows), "frame") as advance:
         for piece in rows.pieces(_PIECE):
             fit.add(*_predict(executor, piece))
             advance(len(piece))
+    return fit
+
+
+def _solve(fit: DraftFit, weights: FitWeights, ridge: float) -> Drafts:
     heads, tables = [], []
     with count_progress("fitting", weights.codebooks - 1, "codebook") as advance:
         for pending in range(1, weights.codebooks):
@@ -248,15 +257,15 @@ def _fit(executor: _core.CpuExecutor, weights: FitWeights, rows: _Rows, ridge: f
 
 
 def _judge(
-    executor: _core.CpuExecutor, weights: FitWeights, drafts: Drafts, rows: _Rows
+    weights: FitWeights, drafts: Drafts, rows: _Rows, hidden_rows: NDArray[np.float32], codes: NDArray[np.int32]
 ) -> tuple[DraftScore, DraftScore]:
     quality = DraftQuality(weights, drafts)
     with count_progress("judging", len(rows), "frame") as advance:
-        for piece in rows.pieces(_PIECE):
-            hidden_rows, codes = _predict(executor, piece)
-            sampling = [(each.temperature, each.top_k, each.top_p, each.seed) for each in piece.sampling]
-            quality.add(hidden_rows, codes, sampling, piece.frame_idx.tolist())
-            advance(len(piece))
+        for first in range(0, len(rows), _PIECE):
+            some = slice(first, first + _PIECE)
+            sampling = [(each.temperature, each.top_k, each.top_p, each.seed) for each in rows.sampling[some]]
+            quality.add(hidden_rows[some], codes[some], sampling, rows.frame_idx[some].tolist())
+            advance(len(sampling))
     return quality.scores()
 
 

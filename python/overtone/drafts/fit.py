@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
     from overtone._typing import Path
 
-__all__ = ["DraftFit", "Drafts", "FitWeights"]
+__all__ = ["RIDGES", "DraftFit", "Drafts", "FitWeights"]
+
+RIDGES = (0.001, 0.01, 0.1, 1.0, 10.0)
+"""Strengths that are tried where none is given; 1 weighs as much as the frames."""
 
 _ROUNDING = 1e-9
 """Well above the relative error of a sum of products in float64."""
@@ -120,6 +123,27 @@ class DraftFit:
     def frames(self) -> int:
         """Frames taken in."""
         return self._equations[0].count
+
+    def choose_ridge(self, hidden_rows: NDArray[np.float32], codes: NDArray[np.int32]) -> float:
+        """The ridge of :data:`RIDGES` whose maps come closest to other frames, in three codebooks.
+
+        Args:
+            hidden_rows: [N, R, H] of frames that were not taken in.
+            codes: [N, C] of them.
+        """
+        last = len(self._equations)
+
+        def error(ridge: float) -> float:
+            return sum(self._error(pending, ridge, hidden_rows, codes) for pending in {1, (1 + last) // 2, last})
+
+        return min(RIDGES, key=error)
+
+    def _error(self, pending: int, ridge: float, hidden_rows: NDArray[np.float32], codes: NDArray[np.int32]) -> float:
+        """Mean square of what a map misses of the next hidden row."""
+        to_hidden, to_embedded, offset = self._equations[pending - 1].solve(ridge)
+        embedded = self._weights.embeddings[pending - 1][codes[:, pending]]
+        found = hidden_rows[:, pending - 1] @ to_hidden.T + embedded @ to_embedded.T + offset
+        return float(np.square(found - hidden_rows[:, pending]).mean())
 
     def solve(self, pending: int, ridge: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """D[pending] [V, H] and T[pending] [V, V].

@@ -28,7 +28,6 @@ use crate::rounds::check_slots;
 use crate::support::{Unsupported, check_architecture, check_shared_memory};
 pub use code_zero::CodeZeroTable;
 use code_zero::loaded_code_zero_table;
-pub use in_rounds::BREAK_EVEN;
 use in_rounds::RoundsWatch;
 pub use planner::context_bytes;
 use planner::{Places, Planner, persistent_bytes, round_counters_bytes};
@@ -210,7 +209,7 @@ impl CudaExecutor {
             float_type,
             max_batch,
             speculation,
-            rounds_watch: RoundsWatch::new(speculation.is_some(), off_below),
+            rounds_watch: RoundsWatch::new(speculation.as_ref(), off_below),
             weights,
             weights_memory: Arc::new(weights_memory),
             persistent,

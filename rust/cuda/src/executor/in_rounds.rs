@@ -1,13 +1,16 @@
 //! Which frames go in rounds: the executor's own judgement, what it is told, and what the rounds count.
 
-use overtone_core::rounds::{self, OffSwitch};
+use overtone_core::rounds::{self, DraftTree, OffSwitch, Speculation};
 
 use super::CudaExecutor;
 use crate::rounds::arguments::RoundCounters;
 
-/// Codes per round at which a frame in rounds takes as long as one that goes step by step: one row with seven siblings, bfloat16,
-/// on an H200 (docs/speculation.md).
-pub const BREAK_EVEN: f64 = 1.45;
+/// Codes per round at which a frame of one row in rounds takes as long as step by step: what a round costs in steps, in bfloat16
+/// on an H200 (docs/speculation.md). Rows of a round are columns of the same products, and each codebook ahead brings heads
+/// and draws.
+fn break_even(tree: &DraftTree) -> f64 {
+    1.28 + 0.018 * tree.rows() as f64 + 0.055 * (tree.depth() - 1) as f64
+}
 
 /// Rows of a frame up to which rounds can pay: the rows of a verify pass come to every stream of the batch, and a frame is done
 /// when its slowest stream is.
@@ -28,10 +31,11 @@ pub(super) struct RoundsWatch {
 }
 
 impl RoundsWatch {
-    pub(super) fn new(speculates: bool, off_below: Option<f64>) -> Self {
+    pub(super) fn new(speculation: Option<&Speculation>, off_below: Option<f64>) -> Self {
+        let off_below_of = |speculation: &Speculation| off_below.unwrap_or(break_even(&speculation.tree));
         Self {
-            is_on: speculates,
-            switch: speculates.then(|| OffSwitch::new(off_below.unwrap_or(BREAK_EVEN))),
+            is_on: speculation.is_some(),
+            switch: speculation.map(|speculation| OffSwitch::new(off_below_of(speculation))),
             most_rows: if off_below.is_some() { usize::MAX } else { MOST_PAYING_ROWS },
             launches: 0,
             seen: rounds::RoundCounters::default(),
@@ -89,5 +93,36 @@ impl CudaExecutor {
             watch.is_on = switch.is_on();
         }
         watch.seen = total;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_break_even_is_what_was_measured() {
+        let measured = [
+            (DraftTree::siblings(1), 1.32),
+            (DraftTree::siblings(3), 1.39),
+            (DraftTree::siblings(7), 1.43),
+            (DraftTree::chain(3), 1.52),
+            (DraftTree::chain(7), 1.73),
+        ];
+        for (tree, measured) in measured {
+            assert!(
+                (break_even(&tree) - measured).abs() < 0.07,
+                "{tree:?}: {} {measured}",
+                break_even(&tree)
+            );
+        }
+    }
+
+    #[test]
+    fn rounds_are_for_one_row_unless_somebody_says_when_they_end() {
+        let speculation = Speculation { tree: DraftTree::siblings(7), least_probability: None };
+        assert_eq!(RoundsWatch::new(Some(&speculation), None).most_rows, 1);
+        assert_eq!(RoundsWatch::new(Some(&speculation), Some(0.0)).most_rows, usize::MAX);
+        assert!(!RoundsWatch::new(None, Some(0.0)).is_on);
     }
 }
