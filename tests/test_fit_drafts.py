@@ -159,19 +159,8 @@ def test_the_command_writes_drafts_that_fit_the_checkpoint(fitted: Path) -> None
 
 def test_the_report_says_what_they_are_worth(overtone: CommandLine, made: Path, tmp_path: Path) -> None:
     out = tmp_path / "any.safetensors"
-    arguments = (
-        "--frames",
-        made / "frames.safetensors",
-        "--out",
-        out,
-        "--max-frames",
-        1500,
-        "--dtype",
-        "float32",
-        "--ridge",
-        0.25,
-    )
-    outcome = overtone("fit-drafts", made, *arguments)
+    arguments = ("--frames", made / "frames.safetensors", "--out", out, "--max-frames", 1500, "--dtype", "float32")
+    outcome = overtone("fit-drafts", made, *arguments, "--ridge", 0.25)
     assert (outcome.code, outcome.err) == (0, "")
     drawn = "sampled: temperature 0.9, top_k 50, top_p 1, seed 0"
     assert f"fitted to 1350 frames with ridge 0.25, {drawn}; judged on 150 others" in outcome.out

@@ -42,7 +42,7 @@ GivenSampling: TypeAlias = "tuple[float, int, float, int] | list[tuple[float, in
 """Sampling as the compiled module takes it: for all rows, for each row, in tensors, or greedy."""
 
 
-GivenSpeculation: TypeAlias = "tuple[str, int, float | None, float | None, str | bool]"
+GivenSpeculation: TypeAlias = "tuple[str, int, float | None, float | None, str | bool | None]"
 """Speculation as the compiled module takes it: shape of the drafts, rows of a verify pass, p_min, off_below, drafts."""
 
 

@@ -51,7 +51,8 @@ class SpecParams:
         off_below: Codes per round below which speculation is switched off for good; it is looked at after every 256
             rounds. None is the executor's own break-even, 0 never switches off.
         drafts: Fitted drafts for the next code (``docs/fitted-drafts.md``): True for those beside the weights, where
-            there are any; the path of a file; False for the plain next head.
+            there are any; the path of a file; False for the plain next head. None is True on the cpu executor and False
+            on the cuda executor, where they cost more than they save.
 
     Raises:
         InputError: A parameter is out of range; the message names it.
@@ -64,7 +65,7 @@ class SpecParams:
     p_min: float | None = None
     draft: DraftShape = "siblings"
     off_below: float | None = None
-    drafts: Path | bool = True
+    drafts: Path | bool | None = None
 
     def __post_init__(self) -> None:
         if self.p_min is not None and not (_is_number(self.p_min) and 0 < self.p_min <= 1):
@@ -73,8 +74,8 @@ class SpecParams:
             raise refused("draft", self.draft, " or ".join(map(repr, DRAFT_SHAPES)))
         if self.off_below is not None and not (_is_number(self.off_below) and self.off_below >= 0):
             raise refused("off_below", self.off_below, "None, or a number from 0 (never) on")
-        if not isinstance(self.drafts, bool | str | bytes | PathLike):
-            raise refused("drafts", self.drafts, "True, False or the path of a file")
+        if not isinstance(self.drafts, bool | str | bytes | PathLike | None):
+            raise refused("drafts", self.drafts, "True, False, None or the path of a file")
 
 
 def _is_number(value: object) -> bool:
@@ -96,7 +97,7 @@ def given_speculation(spec_verify_size: int, spec_params: SpecParams | None) -> 
         params = spec_params or SpecParams()
         p_min = None if params.p_min is None else float(params.p_min)
         off_below = None if params.off_below is None else float(params.off_below)
-        drafts = params.drafts if isinstance(params.drafts, bool) else fsdecode(params.drafts)
+        drafts = params.drafts if isinstance(params.drafts, bool | None) else fsdecode(params.drafts)
         return (params.draft, rows, p_min, off_below, drafts)
     if rows == 0:
         _logger.debug("spec_verify_size=0: frames run step by step")

@@ -22,14 +22,14 @@ pub struct GivenSpeculation {
 /// Which fitted drafts a predictor uses.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DraftsChoice {
-    /// Those that lie beside the weights, where there are any; or none at all.
-    Beside(bool),
+    /// Those that lie beside the weights, where there are any; or none at all. `None` leaves it to the executor.
+    Beside(Option<bool>),
     /// Those of a file.
     File(PathBuf),
 }
 
 impl DraftsChoice {
-    /// Opens the drafts for a checkpoint that was read from these directories.
+    /// Opens the drafts for a checkpoint that was read from these directories; `by_default` is the executor's choice.
     ///
     /// # Errors
     /// A `CheckpointError` for a file that does not hold this checkpoint's drafts.
@@ -37,10 +37,11 @@ impl DraftsChoice {
         &self,
         checkpoint: &Checkpoint<'_>,
         directories: &[PathBuf],
+        by_default: bool,
     ) -> Result<Option<Drafts>, CheckpointError> {
         let file = match self {
-            Self::Beside(false) => None,
-            Self::Beside(true) => directories.iter().find_map(|directory| Drafts::beside(directory)),
+            Self::Beside(beside) if !beside.unwrap_or(by_default) => None,
+            Self::Beside(_) => directories.iter().find_map(|directory| Drafts::beside(directory)),
             Self::File(file) => Some(file.clone()),
         };
         file.map(|file| Drafts::open(&file, checkpoint)).transpose()
@@ -54,7 +55,7 @@ impl FromPyObject<'_, '_> for GivenSpeculation {
         let (shape, verify_rows, p_min, off_below, drafts): (_, _, _, _, Bound<'_, PyAny>) =
             object.extract()?;
         let shape: String = shape;
-        let drafts = match drafts.extract::<bool>() {
+        let drafts = match drafts.extract::<Option<bool>>() {
             Ok(beside) => DraftsChoice::Beside(beside),
             Err(_) => DraftsChoice::File(drafts.extract()?),
         };
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_window_becomes_a_tree() {
-        let given = GivenSpeculation::new("chain", 4, Some(0.25), None, DraftsChoice::Beside(true)).unwrap();
+        let given = GivenSpeculation::new("chain", 4, Some(0.25), None, DraftsChoice::Beside(None)).unwrap();
         assert_eq!(given.speculation.tree, DraftTree::chain(3));
         assert_eq!((given.speculation.least_probability, given.off_below), (Some(0.25), None));
     }
@@ -144,7 +145,7 @@ mod tests {
             ("chain", 4, None, Some(-1.0), "off_below"),
             ("chain", 4, None, Some(f64::NAN), "off_below"),
         ] {
-            let drafts = DraftsChoice::Beside(false);
+            let drafts = DraftsChoice::Beside(Some(false));
             let raised = GivenSpeculation::new(shape, rows, p_min, off_below, drafts).unwrap_err();
             let message = with_python(|py| PyErr::from(raised).value(py).to_string());
             assert!(message.starts_with(&format!("{named}: found ")), "{message}");

@@ -59,7 +59,10 @@ impl Request {
     ) -> Result<Shared, Raised> {
         let float_type = self.float_type.unwrap_or_else(|| stored_type(checkpoint));
         let given = self.speculation.filter(|given| given.speculation.suits(checkpoint.spec()));
-        let drafts = given.as_ref().map_or(Ok(None), |given| given.drafts.open(checkpoint, directories))?;
+        // They save rounds, and make each of them dearer by more: docs/fitted-drafts.md.
+        let by_default = false;
+        let open = |given: &GivenSpeculation| given.drafts.open(checkpoint, directories, by_default);
+        let drafts = given.as_ref().map_or(Ok(None), open)?;
         let options = CudaOptions {
             device: self.device,
             float_type,

@@ -87,7 +87,7 @@ impl Request {
             off_below: self.speculation.as_ref().and_then(|given| given.off_below),
         };
         let given = self.speculation.as_ref();
-        let drafts = given.map_or(Ok(None), |given| given.drafts.open(checkpoint, directories))?;
+        let drafts = given.map_or(Ok(None), |given| given.drafts.open(checkpoint, directories, true))?;
         let mut engine = Engine::load(checkpoint, options, &mut |done, total| check.poll(done, total))?;
         if let Some(drafts) = drafts {
             engine.use_drafts(&drafts)?;
