@@ -209,7 +209,7 @@ impl CudaExecutor {
             float_type,
             max_batch,
             speculation,
-            rounds_watch: RoundsWatch::new(speculation.as_ref(), off_below),
+            rounds_watch: RoundsWatch::new(speculation.as_ref(), fitted, off_below),
             weights,
             weights_memory: Arc::new(weights_memory),
             persistent,
