@@ -159,6 +159,8 @@ impl CudaExecutor {
         let context = Context::retain(driver, device)?;
         let entered = context.enter()?;
         let source = Source { checkpoint, drafts: drafts.filter(|_| speculation.is_some()) };
+        let fitted = source.drafts.is_some();
+        let rounds_watch = RoundsWatch::new(speculation.as_ref(), fitted, off_below);
         let unplaced_weights = weight_addresses(source, float_type, 0);
         let shared_bytes_per_block = device.properties().shared_memory_per_block_bytes;
         let unplaced = Planner {
@@ -167,6 +169,7 @@ impl CudaExecutor {
             weights: &unplaced_weights,
             max_batch,
             speculation: speculation.as_ref(),
+            most_round_rows: rounds_watch.most_rows,
             shared_bytes_per_block,
         };
         let shared = unplaced.most_shared_bytes();
@@ -189,7 +192,6 @@ impl CudaExecutor {
             stream.synchronize(&entered)?;
         }
         let persistent = DeviceMemory::zeroed(&entered, &stream, persistent_bytes(max_batch) as usize)?;
-        let fitted = source.drafts.is_some();
         let context_bytes = context_bytes(&spec, float_type, max_batch, speculation.as_ref(), fitted);
         let arena = DeviceMemory::zeroed(&entered, &stream, context_bytes as usize)?;
         let round_counters = PinnedMemory::allocate(&entered, round_counters_bytes(max_batch))?;
@@ -209,7 +211,7 @@ impl CudaExecutor {
             float_type,
             max_batch,
             speculation,
-            rounds_watch: RoundsWatch::new(speculation.as_ref(), fitted, off_below),
+            rounds_watch,
             weights,
             weights_memory: Arc::new(weights_memory),
             persistent,
@@ -381,6 +383,7 @@ impl CudaExecutor {
             weights: &self.weights,
             max_batch: self.max_batch,
             speculation: self.speculation.as_ref(),
+            most_round_rows: self.rounds_watch.most_rows,
             shared_bytes_per_block: self.context.device().properties().shared_memory_per_block_bytes,
         }
     }

@@ -26,7 +26,8 @@ pub(super) struct RoundsWatch {
     is_on: bool,
     /// `None` where no rounds are launched.
     switch: Option<OffSwitch>,
-    most_rows: usize,
+    /// Rows of a frame up to which it may go in rounds.
+    pub(super) most_rows: usize,
     launches: u32,
     seen: rounds::RoundCounters,
 }

@@ -21,6 +21,8 @@ pub(super) struct Planner<'a> {
     pub(super) weights: &'a WeightAddresses,
     pub(super) max_batch: usize,
     pub(super) speculation: Option<&'a Speculation>,
+    /// Rows of a frame up to which it may go in rounds.
+    pub(super) most_round_rows: usize,
     pub(super) shared_bytes_per_block: usize,
 }
 
@@ -55,8 +57,11 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The plan of frames of `slots` rows that go in rounds, whose loop has no handle yet.
+    /// The plan of frames of `slots` rows that go in rounds, whose loop has no handle yet; `None` where they never do.
     pub(super) fn rounds(self, places: Places, slots: usize) -> Option<RoundPlan<'a>> {
+        if slots > self.most_round_rows {
+            return None;
+        }
         let frame = self.plan(places, slots);
         Some(RoundPlan {
             speculation: self.speculation?,
@@ -72,8 +77,9 @@ impl<'a> Planner<'a> {
     pub(super) fn most_shared_bytes(self) -> u32 {
         let nowhere = Places { arena: 0, persistent: 0, host_counters: 0 };
         let steps = self.plan(nowhere, self.max_batch).most_shared_bytes(self.max_batch);
-        let rounds = self.rounds(nowhere, self.max_batch);
-        steps.max(rounds.map_or(0, |rounds| rounds.most_shared_bytes(self.max_batch)))
+        let most_rows = self.max_batch.min(self.most_round_rows);
+        let rounds = self.rounds(nowhere, most_rows);
+        steps.max(rounds.map_or(0, |rounds| rounds.most_shared_bytes(most_rows)))
     }
 
     /// Records the graphs of all sizes.
