@@ -405,3 +405,10 @@ def test_tensors_are_imported_once_for_each_io_and_configuration(predictor: Code
     for _ in range(20):
         publish(predictor, batch)
     assert len(batch._bound) == 8
+
+
+def test_what_is_no_configuration_makes_no_ragged_batch() -> None:
+    with pytest.raises(InputError, match=r"config: found None, expected an overtone\.RaggedConfig"):
+        RaggedBatch.zeros(cast("Any", None))
+    with pytest.raises(InputError, match="device: found 3, expected a device's name"):
+        RaggedBatch.zeros(RaggedConfig(max_batch=1, max_query_width=1, max_positions=1), cast("Any", 3))

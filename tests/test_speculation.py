@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,24 @@ def test_predict_speculates_and_writes_the_same(
     )
     assert_refused(overtone("predict", omni_tiny.path, *frames, "--out", files[1], "--spec-verify-size", 9), "9")
     assert_refused(overtone("predict", omni_tiny.path, *frames, "--out", files[1], "--draft", "tree"), "tree")
+
+
+def test_the_command_line_names_drafts_and_does_not_write_over_them(
+    omni_tiny: GoldenDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overtone = CommandLine(capsys)
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(omni_tiny.path, checkpoint)
+    arguments = (checkpoint, "--frames", omni_tiny.frames_file, "--executor", "cpu", "--spec-verify-size", 4)
+    out, missing, drafts = (
+        tmp_path / "codes.safetensors",
+        tmp_path / "none.safetensors",
+        checkpoint / "drafts.safetensors",
+    )
+    assert_refused(overtone("predict", *arguments, "--out", out, "--drafts", missing), f"{missing}: no such file")
+    drafts.write_bytes(b"no drafts")
+    assert_refused(overtone("predict", *arguments, "--out", out), str(drafts))
+    assert overtone("predict", *arguments, "--out", out, "--drafts", "none").code == 0
+    outcome = overtone("predict", *arguments, "--out", drafts, "--drafts", "none")
+    assert_refused(outcome, f"{drafts}: also an input of this command")
+    assert drafts.read_bytes() == b"no drafts"

@@ -142,9 +142,14 @@ class RaggedBatch:
         """New tensors for steps of ``config`` on a device such as ``cpu`` or ``cuda:0`` (``CodePredictor.device``).
 
         Raises:
+            InputError: ``config`` or ``device`` is something else.
             CudaUnavailableError: A CUDA device was named, and there is none.
             OutOfMemoryError: The device has no memory for them.
         """
+        if not isinstance(config, RaggedConfig):
+            raise refused("config", config, "an overtone.RaggedConfig")
+        if not isinstance(device, str):
+            raise refused("device", device, "a device's name, such as 'cpu' or 'cuda:0'")
         rows = config.max_batch
         places = rows * config.max_query_width
 

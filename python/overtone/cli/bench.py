@@ -19,6 +19,7 @@ from overtone.cli.options import (
     checkpoint_argument,
     checkpoint_dir_option,
     device_option,
+    drafts_choice,
     executor_option,
     json_option,
     path_type,
@@ -55,7 +56,7 @@ class Measurement:
         frame: Of one frame, sampling included, until its codes are there.
         floor: Of only reading the weights that a frame reads, with the same threads; None on a device.
         frame_bytes: Bytes of those weights.
-        rounds_per_frame: Speculative rounds of a stream in a frame; None without them.
+        rounds_per_frame: Speculative rounds of a stream in a frame, those of the warm-up included; None without them.
         codes_per_round: Codes that a round drew.
     """
 
@@ -149,6 +150,7 @@ def bench(
     threads: int | None,
     spec_verify_size: int,
     draft: DraftShape,
+    drafts: Path | None,
     *,
     as_json: bool,
     plot: Path | None,
@@ -169,7 +171,7 @@ def bench(
                 checkpoint_dir,
                 max_batch=max(batches),
                 spec_verify_size=spec_verify_size,
-                spec_params=SpecParams(draft=draft, off_below=0),
+                spec_params=SpecParams(draft=draft, off_below=0, drafts=drafts_choice(drafts)),
                 progress=progress,
             )
         label = f"{predictor.dtype}, batch"
@@ -179,7 +181,10 @@ def bench(
     name = predictor.device_name or f"{processor_name()}, {predictor.threads} threads, {predictor.instructions}"
     if as_json:
         results = [each.as_json(frame_count) for each in measured]
-        click.echo(json.dumps({"version": overtone.__version__, "device": name, "results": results}, indent=2))
+        report = {"version": overtone.__version__, "device": name, "spec_verify_size": spec_verify_size}
+        if spec_verify_size:
+            report |= {"draft": draft, "drafts": None if drafts is None else str(drafts)}
+        click.echo(json.dumps(report | {"results": results}, indent=2))
     else:
         _print(name, measured)
     if plot is not None:

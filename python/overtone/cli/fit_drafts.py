@@ -14,6 +14,7 @@ import numpy as np
 from overtone import ModelSpec, SamplingParams, _core
 from overtone.cli.frames_file import Frames, check_codes, read_frames
 from overtone.cli.options import (
+    DRAFTS_FILE,
     checkpoint_argument,
     checkpoint_dir_option,
     code_zero_table_option,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_drafts"]
 
-_FILE_NAME = "drafts.safetensors"
 """Where executors look for drafts in a checkpoint's directory."""
 _DRAFT_TYPES = ("float32", "bfloat16", "float16")
 _ROWS_AT_ONCE = 64
@@ -94,7 +94,7 @@ class _Rows:
     help="Safetensors file with talker_last_hidden [T, B, Ht] and code_zero [T, B]: thousands of frames of speech.",
 )
 @click.option(
-    "--out", type=path_type(), metavar="FILE", help=f"File to write; without it {_FILE_NAME} in the directory CKPT."
+    "--out", type=path_type(), metavar="FILE", help=f"File to write; without it {DRAFTS_FILE} in the directory CKPT."
 )
 @click.option(
     "--ridge",
@@ -106,7 +106,7 @@ class _Rows:
     "--max-frames",
     type=click.IntRange(_LEAST_FRAMES),
     metavar="N",
-    help="Use N frames of a stream, spread evenly over the file; without it all T x B.",
+    help="Use N of the T x B frames, spread evenly over the file; without it all.",
 )
 @click.option("--dtype", type=click.Choice(_DRAFT_TYPES), help="Type of the drafts; without it that of the heads.")
 @sampling_options
@@ -144,7 +144,7 @@ def fit_drafts(
         )
     if ridge is not None and math.isnan(ridge):
         raise InputError("--ridge: nan, expected a number above 0", key="--ridge", found="nan", expected="above 0")
-    out = checkpoint / _FILE_NAME if out is None else out
+    out = checkpoint / DRAFTS_FILE if out is None else out
     sources, _ = _core.describe_checkpoint(checkpoint, checkpoint_dir)
     given = [file for file in (frames_file, sampling_file, code_zero_table) if file is not None]
     check_destination("--out", out, [*given, *sources])
@@ -186,6 +186,8 @@ def fit_drafts(
         f"judged on {held_out} others"
     )
     _report(plain, fitted)
+    if fitted.sibling_rounds >= plain.sibling_rounds and fitted.chain_rounds >= plain.chain_rounds:
+        click.echo("warning: these drafts save no rounds: fit more frames, or delete the file")
     click.echo(f"wrote {click.format_filename(out)} ({out.stat().st_size:,} bytes)")
 
 

@@ -85,8 +85,17 @@ def threads_option(command: _Command) -> _Command:
     )(command)
 
 
+DRAFTS_FILE = "drafts.safetensors"
+"""Name of a checkpoint's fitted drafts, beside its weights."""
+
+
+def drafts_choice(given: Path | None) -> Path | bool | None:
+    """What `--drafts` means to `SpecParams`."""
+    return False if given is not None and str(given) == "none" else given
+
+
 def speculation_options(command: _Command) -> _Command:
-    """`--spec-verify-size` and `--draft`, handed over as `spec_verify_size` and `draft`."""
+    """`--spec-verify-size`, `--draft` and `--drafts`, handed over as `spec_verify_size`, `draft` and `drafts`."""
     size = click.option(
         "--spec-verify-size",
         type=click.IntRange(0, LARGEST_WINDOW),
@@ -101,7 +110,13 @@ def speculation_options(command: _Command) -> _Command:
         show_default=True,
         help="What speculation verifies: the best draws for the next code, or the best draw of each of the next codes.",
     )
-    return size(draft(command))
+    drafts = click.option(
+        "--drafts",
+        type=path_type(),
+        metavar="FILE|none",
+        help=f"Fitted drafts for speculation. Without it, on the CPU {DRAFTS_FILE} in CKPT if it is there.",
+    )
+    return size(draft(drafts(command)))
 
 
 def json_option(command: _Command) -> _Command:

@@ -13,11 +13,13 @@ import numpy as np
 from overtone import CodePredictor, ModelSpec, Tensor, _core
 from overtone.cli.frames_file import Frames, check_codes, read_frames
 from overtone.cli.options import (
+    DRAFTS_FILE,
     WORKING_TYPES,
     checkpoint_argument,
     checkpoint_dir_option,
     code_zero_table_option,
     device_option,
+    drafts_choice,
     executor_option,
     path_type,
     speculation_options,
@@ -93,6 +95,7 @@ def predict(
     threads: int | None,
     spec_verify_size: int,
     draft: DraftShape,
+    drafts: Path | None,
     code_zero_table: Path | None,
     checkpoint_dir: Path | None,
 ) -> None:
@@ -107,8 +110,10 @@ def predict(
     """
     spec = ModelSpec.from_directory(checkpoint, checkpoint_dir)
     sources, _ = _core.describe_checkpoint(checkpoint, checkpoint_dir)
-    given = [file for file in (frames_file, sampling_file, code_zero_table) if file is not None]
-    check_destination("--out", out, [*given, *sources])
+    directories = [directory for directory in (checkpoint, checkpoint_dir) if directory is not None]
+    fitted = [directory / DRAFTS_FILE for directory in directories]
+    given = [file for file in (frames_file, sampling_file, code_zero_table, drafts) if file is not None]
+    check_destination("--out", out, [*given, *sources, *fitted])
     frames = read_frames(frames_file)
     frames.check_hidden_size(spec.talker_hidden_size)
     check_codes(frames, spec, code_zero_table)
@@ -128,7 +133,7 @@ def predict(
             checkpoint_dir,
             max_batch=min(frames.streams, _STREAMS_AT_ONCE),
             spec_verify_size=spec_verify_size,
-            spec_params=SpecParams(draft=draft),
+            spec_params=SpecParams(draft=draft, drafts=drafts_choice(drafts)),
             code_zero_table=code_zero_table,
             progress=progress,
         )
