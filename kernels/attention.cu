@@ -39,11 +39,11 @@ template <typename T> DEVICE void attention_tree(const TreeAttentionArguments& a
     // The round before wrote this, and has ended.
     const RoundState& round = reinterpret_cast<const RoundState*>(arguments.rounds)[stream];
     const int pending = round.committed + 1; // position
-    if (pending < static_cast<int>(attention.positions))
-        head.read_ahead(pending, [&](int position) { return static_cast<int>(round.slots[position]); });
+    const bool takes_part = pending < static_cast<int>(attention.positions) && round.drafts[row] != NO_DRAFT;
+    if (takes_part) head.read_ahead(pending, [&](int position) { return static_cast<int>(round.slots[position]); });
     let_next_kernel_start();
     wait_for_earlier_kernels();
-    if (pending >= static_cast<int>(attention.positions) || round.drafts[row] == NO_DRAFT) return;
+    if (!takes_part) return;
     wait_for_copies();
     const int depth = tree.depths[row], own_slot = head.keeps_cache() ? round.row_slots[row] : -1;
     for (int above = 0; above <= depth; ++above) {

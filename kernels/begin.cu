@@ -113,7 +113,7 @@ template <typename T> DEVICE void begin(const BeginArguments& arguments) {
     const FrameBlock& block = *reinterpret_cast<const FrameBlock*>(arguments.frame);
     const FrameHeader& frame = block.header;
     RowState& shared_state = reinterpret_cast<RowState*>(arguments.rows)[row];
-    if (arguments.rounds != 0 && row == 0 && threadIdx.x == 0) *reinterpret_cast<RoundLoop*>(arguments.loop) = {0, 0};
+    if (arguments.rounds != 0 && row == 0 && threadIdx.x == 0) *reinterpret_cast<RoundLoop*>(arguments.loop) = {};
     if (row >= frame.batch) {
         if (threadIdx.x == 0) {
             shared_state.active = 0;

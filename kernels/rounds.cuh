@@ -94,6 +94,8 @@ struct RowProposals {
 struct RoundLoop {
     uint32_t settled; // blocks of this round's last kernel; in the upper half, those whose stream is not done
     uint32_t unfinished; // streams that were not done after the last round
+    uint32_t passes; // so far, the prefill among them
+    uint32_t reserved;
 };
 
 /// What the rounds of one row of the batch counted since the predictor was loaded.
@@ -108,7 +110,7 @@ struct RoundCounters {
 /// The lowest free slots, for the rows of the next round.
 DEVICE void give_out_slots(RoundState& state, int rows) {
     const uint64_t used = state.used;
-    for (int row = 0, slot = 0; row < rows; ++slot) {
+    for (int row = 0, slot = 0; row < rows && slot < MOST_ROUND_SLOTS; ++slot) {
         if (!(used >> slot & 1)) state.row_slots[row++] = static_cast<uint8_t>(slot);
     }
 }

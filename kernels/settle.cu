@@ -118,19 +118,20 @@ DEVICE void count_rounds(const SettleArguments& arguments, uint32_t stream, cons
     if (arguments.host_counters != 0) reinterpret_cast<RoundCounters*>(arguments.host_counters)[stream] = counters;
 }
 
-/// By one thread of each block: the last of them decides whether there is another round.
-DEVICE void end_round(RoundLoop& loop, uint64_t conditional, bool unfinished) {
-    if (gridDim.x == 1) {
-        loop.unfinished = unfinished;
-        repeat_loop(conditional, unfinished);
-        return;
+/// By one thread of each block: the last of them decides whether there is another round. There are never more passes than
+/// codebooks, whatever the memory holds.
+DEVICE void end_round(const SettleArguments& arguments, bool unfinished) {
+    RoundLoop& loop = *reinterpret_cast<RoundLoop*>(arguments.loop);
+    uint32_t left = unfinished;
+    if (gridDim.x > 1) {
+        const uint32_t before = atomicAdd(&loop.settled, 1u + (left << 16));
+        if ((before & 0xffffu) + 1 != gridDim.x) return;
+        left += before >> 16;
+        loop.settled = 0;
     }
-    const uint32_t before = atomicAdd(&loop.settled, 1u + (static_cast<uint32_t>(unfinished) << 16));
-    if ((before & 0xffffu) + 1 != gridDim.x) return;
-    const uint32_t left = (before >> 16) + unfinished;
-    loop.settled = 0;
     loop.unfinished = left;
-    repeat_loop(conditional, left != 0);
+    loop.passes += 1;
+    repeat_loop(arguments.conditional, left != 0 && loop.passes < arguments.codebook_count);
 }
 
 /// What the next round's rows feed, in the residual stream: a warp a row, four elements a lane at a time.
@@ -243,7 +244,7 @@ DEVICE void settle(const SettleArguments& arguments) {
     visit_pages(arguments, blockIdx.x);
     wait_for_earlier_kernels();
     const bool unfinished = settle_stream(arguments, blockIdx.x);
-    if (threadIdx.x == 0) end_round(*reinterpret_cast<RoundLoop*>(arguments.loop), arguments.conditional, unfinished);
+    if (threadIdx.x == 0) end_round(arguments, unfinished);
 }
 
 } // namespace overtone

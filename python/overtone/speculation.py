@@ -172,9 +172,9 @@ def log_counters(executor: Executor, before: list[SpecCounters]) -> list[SpecCou
     """
     now = read_counters(executor)
     since = [row.since(then) for row, then in zip(now, before or [SpecCounters()] * len(now), strict=True)]
-    if any(row.rounds for row in since):
+    if any(row.rounds and row.frames for row in since):
         for index, row in enumerate(since):
-            if row.rounds:
+            if row.rounds and row.frames:
                 _logger.info("speculation, row %d: %s", index, row)
         switch = "" if executor.speculating else "; switched off since"
         _logger.info("speculation, all rows: %s%s", SpecCounters.total(since), switch)

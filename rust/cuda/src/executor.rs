@@ -28,6 +28,7 @@ use crate::rounds::check_slots;
 use crate::support::{Unsupported, check_architecture, check_shared_memory};
 pub use code_zero::CodeZeroTable;
 use code_zero::loaded_code_zero_table;
+pub use in_rounds::MOST_PAYING_ROWS;
 use in_rounds::RoundsWatch;
 pub use planner::context_bytes;
 use planner::{Places, Planner, persistent_bytes, round_counters_bytes};
@@ -192,7 +193,7 @@ impl CudaExecutor {
             stream.synchronize(&entered)?;
         }
         let persistent = DeviceMemory::zeroed(&entered, &stream, persistent_bytes(max_batch) as usize)?;
-        let context_bytes = context_bytes(&spec, float_type, max_batch, speculation.as_ref(), fitted);
+        let context_bytes = context_bytes(&spec, float_type, max_batch, unplaced.round_extent());
         let arena = DeviceMemory::zeroed(&entered, &stream, context_bytes as usize)?;
         let round_counters = PinnedMemory::allocate(&entered, round_counters_bytes(max_batch))?;
         let counters_copy = PinnedMemory::allocate(&entered, size_of::<FrameCounters>())?;
@@ -260,8 +261,7 @@ impl CudaExecutor {
 
     /// Bytes of the arena that a frame works in.
     pub fn required_context_bytes(&self) -> u64 {
-        let fitted = self.weights.drafts.is_some();
-        context_bytes(&self.spec, self.float_type, self.max_batch, self.speculation.as_ref(), fitted)
+        context_bytes(&self.spec, self.float_type, self.max_batch, self.planner().round_extent())
     }
 
     /// Works at `address` from the next frame on, or in memory of our own; the graphs are recorded anew. Frames that callers

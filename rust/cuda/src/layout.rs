@@ -333,6 +333,24 @@ pub struct WorkspaceAddresses {
     pub bytes: u64,
 }
 
+/// How large rounds are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundExtent {
+    /// Rows of a frame up to which it may go in rounds.
+    pub slots: usize,
+    /// Rows of each stream in a verify pass.
+    pub rows: usize,
+    /// Heads that those go through.
+    pub heads: usize,
+}
+
+impl RoundExtent {
+    /// Rounds that verify `tree` in frames of up to `slots` rows; their drafts may be `fitted`.
+    pub const fn new(tree: &DraftTree, fitted: bool, slots: usize) -> Self {
+        Self { slots, rows: tree.rows(), heads: RoundHeads::new(tree, fitted).count() }
+    }
+}
+
 /// What rounds need in the workspace.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundAddresses {
@@ -347,20 +365,20 @@ pub struct RoundAddresses {
 }
 
 impl WorkspaceAddresses {
-    /// Lays out the workspace of frames of up to `slots` rows from `base` on; `rounds` are what their rounds verify and the heads
-    /// of those, if they go in rounds.
+    /// Lays out the workspace of frames of up to `slots` rows from `base` on, and of their rounds.
     pub fn new(
         spec: &ModelSpec,
         float_type: FloatType,
         slots: usize,
-        rounds: Option<(&DraftTree, RoundHeads)>,
+        rounds: Option<RoundExtent>,
         base: Address,
     ) -> Self {
         let mut carver = Carver::new(base);
         let shapes = MatrixShapes::new(spec);
-        let (rows, heads) = rounds.map_or((1, 1), |(tree, heads)| (tree.rows(), heads.count()));
-        let columns = PREFILL_ROWS.max(rows) * slots;
-        let cache_slots = spec.positions() + rows - 1;
+        let extent = rounds.unwrap_or(RoundExtent { slots: 0, rows: 1, heads: 1 });
+        let round_columns = extent.rows * extent.slots;
+        let columns = (PREFILL_ROWS * slots).max(round_columns);
+        let cache_slots = spec.positions() + extent.rows - 1;
         let floats = |rows: usize, width: usize| (rows * width * size_of::<f32>()) as u64;
         let activations = |matrix: MatrixShape, columns: usize| {
             let width = matrix.total_pairs() * PAIR;
@@ -383,13 +401,13 @@ impl WorkspaceAddresses {
             keys: carver.take(cache),
             values: carver.take(cache),
             cache_slots,
-            logits: carver.take(floats(slots * heads * rows, spec.codebook_size)),
+            logits: carver.take(floats(slots.max(extent.heads * round_columns), spec.codebook_size)),
             codec_sum: carver.take(floats(slots, spec.talker_hidden_size)),
             rounds: rounds.map(|_| RoundAddresses {
-                states: carver.take((slots * size_of::<RoundState>()) as u64),
+                states: carver.take((extent.slots * size_of::<RoundState>()) as u64),
                 round_loop: carver.take(size_of::<RoundLoop>() as u64),
-                normed: carver.take(activations(shapes.head, slots * TILE_COLUMNS)),
-                proposals: carver.take((slots * rows * size_of::<RowProposals>()) as u64),
+                normed: carver.take(activations(shapes.head, extent.slots * TILE_COLUMNS)),
+                proposals: carver.take((round_columns * size_of::<RowProposals>()) as u64),
             }),
             bytes: carver.used(),
         }

@@ -225,18 +225,13 @@ impl<M: Machine> Loader<'_, '_, M> {
     fn copy(&mut self, name: WeightName, target: Address) -> Result<FloatType, LoadError<M::Error>> {
         let (machine, float_type) = (&mut *self.machine, self.float_type);
         let written = self.checkpoint.read(name, |tensor| {
-            if float_type == FloatType::Float16 && tensor.float_type != FloatType::Float16 {
-                let values =
-                    (0..tensor.bytes.len() / tensor.float_type.size()).map(|index| tensor.get(index));
-                let is_table = matches!(name, WeightName::CodecEmbedding(_) | WeightName::CodeZeroTable);
-                if let Some(found) = values.filter(|_| !is_table).find(|value| value.abs() > FLOAT16_MAX) {
-                    return Err(LoadError::OutOfRange { tensor: name.to_string(), found });
-                }
+            if !matches!(name, WeightName::CodecEmbedding(_) | WeightName::CodeZeroTable) {
+                check_range::<M::Error>(&tensor, float_type, &name)?;
             }
             // SAFETY: `load`'s condition: the target is among the weights' memory or the staging buffer, and is made for
             // this tensor.
             unsafe { machine.write(target, tensor.bytes) }.map_err(LoadError::Device)?;
-            Ok(tensor.float_type)
+            Ok::<_, LoadError<M::Error>>(tensor.float_type)
         })?;
         let stored = written?;
         self.advance(stored_bytes(self.checkpoint, name))?;
@@ -259,11 +254,16 @@ impl<M: Machine> Loader<'_, '_, M> {
             for (name, target) in
                 [(DraftName::Head(pending), self.staging.tensor), (DraftName::Table(pending), *table)]
             {
-                let machine = &mut *self.machine;
-                // SAFETY: `load`'s condition: the target is among the weights' memory or the staging buffer, and is made for
-                // this tensor.
-                let write = |tensor: TensorView<'_>| unsafe { machine.write(target, tensor.bytes) };
-                drafts.read(name, write)?.map_err(LoadError::Device)?;
+                let (machine, float_type) = (&mut *self.machine, self.float_type);
+                let write = |tensor: TensorView<'_>| {
+                    if matches!(name, DraftName::Head(_)) {
+                        check_range::<M::Error>(&tensor, float_type, &name)?;
+                    }
+                    // SAFETY: `load`'s condition: the target is among the weights' memory or the staging buffer, and is made
+                    // for this tensor.
+                    unsafe { machine.write(target, tensor.bytes) }.map_err(LoadError::Device)
+                };
+                drafts.read(name, write)??;
                 self.advance(draft_bytes(drafts, spec, name))?;
             }
             let shape = DraftName::Head(pending).shape(spec);
@@ -426,6 +426,22 @@ impl TableProjection<'_> {
             ]);
         }
         launches
+    }
+}
+
+/// Refuses a weight that float16 does not hold, where that is the working type.
+fn check_range<E>(
+    tensor: &TensorView<'_>,
+    float_type: FloatType,
+    name: &dyn std::fmt::Display,
+) -> Result<(), LoadError<E>> {
+    if float_type != FloatType::Float16 || tensor.float_type == FloatType::Float16 {
+        return Ok(());
+    }
+    let mut values = (0..tensor.bytes.len() / tensor.float_type.size()).map(|index| tensor.get(index));
+    match values.find(|value| value.abs() > FLOAT16_MAX) {
+        Some(found) => Err(LoadError::OutOfRange { tensor: name.to_string(), found }),
+        None => Ok(()),
     }
 }
 

@@ -20,12 +20,12 @@ use overtone_cuda::executor::Taken;
 use overtone_cuda::frame::FrameCounters;
 use overtone_cuda::graphs::StreamMachine;
 use overtone_cuda::kernels::{Kernel, Registry};
-use overtone_cuda::layout::WorkspaceAddresses;
+use overtone_cuda::layout::{RoundExtent, WorkspaceAddresses};
 use overtone_cuda::load::{Source, staging_bytes, weight_addresses};
 use overtone_cuda::machine::Machine;
 use overtone_cuda::plan::FramePlan;
 use overtone_cuda::rounds::RoundPlan;
-use overtone_cuda::rounds::arguments::{RoundCounters, RoundHeads};
+use overtone_cuda::rounds::arguments::RoundCounters;
 
 fn same(found: &[Predicted], expected: &[Predicted]) -> bool {
     found.iter().zip(expected).all(|(found, expected)| found.same(expected))
@@ -176,7 +176,7 @@ fn launched_one_by_one(
     }
     .unwrap();
     let spec = checkpoint.spec();
-    let rounds = Some((&speculation.tree, RoundHeads::new(&speculation.tree, false)));
+    let rounds = Some(RoundExtent::new(&speculation.tree, false, rows.len()));
     let layout = |base| WorkspaceAddresses::new(spec, float_type, rows.len(), rounds, base);
     let workspace_memory = zeroed(layout(0).bytes);
     let workspace = layout(workspace_memory.address());

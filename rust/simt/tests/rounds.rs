@@ -280,3 +280,22 @@ fn fitted_drafts_change_the_rounds_as_on_the_cpu_and_nothing_else() {
         }
     }
 }
+
+#[test]
+fn architectures_at_the_edges_have_rounds_or_none() {
+    // No codebook to draft, one, fewer codes than siblings, and as many positions as there are slots for.
+    for (residual_codebooks, codebook_size) in [(1, 13), (2, 3), (3, 1), (9, 3), (56, 5)] {
+        let spec = ModelSpec { residual_codebooks, codebook_size, layers: 1, ..ODD };
+        let model = Model::random(&spec, FloatType::BFloat16);
+        let mut predictor = Predictor::load(&model.open(), FloatType::Float32);
+        let rows = Row::random_rows(&spec, 2);
+        let expected = predictor.predict(&rows, 3);
+        for (shape, window) in [(DraftShape::Chain, 2), (DraftShape::Chain, 8), (DraftShape::Siblings, 8)] {
+            predictor.speculation = Speculation::new(shape, window, None);
+            let what = format!("R {residual_codebooks}, V {codebook_size}, {shape:?} {window}");
+            assert!(same(&predictor.predict(&rows, 3), &expected), "{what}");
+            let left = residual_codebooks as u64 - 1;
+            assert!(predictor.counted[..2].iter().all(|row| row.rounds + row.accepted == left), "{what}");
+        }
+    }
+}

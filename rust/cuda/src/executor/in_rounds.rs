@@ -15,7 +15,10 @@ fn break_even(tree: &DraftTree, fitted: bool) -> f64 {
 
 /// Rows of a frame up to which rounds can pay: the rows of a verify pass come to every stream of the batch, and a frame is done
 /// when its slowest stream is.
-const MOST_PAYING_ROWS: usize = 1;
+pub const MOST_PAYING_ROWS: usize = 1;
+
+/// How often counters that change while they are read are read again.
+const READS: usize = 16;
 
 /// Launches between two looks at the counters.
 const LAUNCHES: u32 = 32;
@@ -51,10 +54,21 @@ impl CudaExecutor {
     pub fn round_counters(&self) -> Vec<rounds::RoundCounters> {
         let rows = if self.speculation.is_some() { self.max_batch } else { 0 };
         let counters = self.round_counters.as_ptr().cast::<RoundCounters>();
-        // SAFETY: the memory holds as many counters. The device may write one at this moment: words of it may then be older
-        // than others, and no more.
+        // SAFETY: the memory holds as many counters, and the device writes whole words.
         let read = |row| unsafe { counters.add(row).read_volatile() };
-        (0..rows).map(|row| read(row).into()).collect()
+        // The device may write one at this moment: what is read twice alike is of one time.
+        let settled = |row| {
+            let mut counted = read(row);
+            for _ in 0..READS {
+                let again = read(row);
+                if again == counted {
+                    break;
+                }
+                counted = again;
+            }
+            counted.into()
+        };
+        (0..rows).map(settled).collect()
     }
 
     /// Lets frames go in rounds from the next one on, or step by step; the codes are the same. Without speculation they always
@@ -93,7 +107,7 @@ impl CudaExecutor {
         let watch = &mut self.rounds_watch;
         if let Some(switch) = &mut watch.switch {
             switch.add(total.since(watch.seen));
-            watch.is_on = switch.is_on();
+            watch.is_on &= switch.is_on();
         }
         watch.seen = total;
     }

@@ -1,6 +1,6 @@
 //! What an executor's plans are made from, and the memory that they need.
 
-use overtone_core::rounds::{DraftTree, Speculation};
+use overtone_core::rounds::Speculation;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 
@@ -8,10 +8,13 @@ use crate::driver::{DriverError, Entered, OwnedStream, nvtx};
 use crate::frame::{FrameCounters, block_bytes};
 use crate::graphs::FrameGraphs;
 use crate::kernels::Registry;
-use crate::layout::{Address, WeightAddresses, WorkspaceAddresses};
+use crate::layout::{Address, RoundExtent, WeightAddresses, WorkspaceAddresses};
 use crate::plan::FramePlan;
 use crate::rounds::RoundPlan;
-use crate::rounds::arguments::{RoundCounters, RoundHeads};
+use crate::rounds::arguments::RoundCounters;
+
+/// The largest third extent of a grid.
+const MOST_REPETITIONS: usize = 65_535;
 
 /// What plans are made from.
 #[derive(Clone, Copy)]
@@ -37,6 +40,13 @@ pub(super) struct Places {
 }
 
 impl<'a> Planner<'a> {
+    /// How large rounds are, where there are some.
+    pub(super) fn round_extent(&self) -> Option<RoundExtent> {
+        let fitted = self.weights.drafts.is_some();
+        let slots = self.most_round_rows.min(self.max_batch);
+        self.speculation.map(|speculation| RoundExtent::new(&speculation.tree, fitted, slots))
+    }
+
     /// The plan of frames of `slots` rows that go step by step.
     pub(super) fn plan(self, places: Places, slots: usize) -> FramePlan<'a> {
         FramePlan {
@@ -47,7 +57,7 @@ impl<'a> Planner<'a> {
                 self.spec,
                 self.float_type,
                 self.max_batch,
-                rounds(self.speculation, self.weights.drafts.is_some()),
+                self.round_extent(),
                 places.arena,
             ),
             frame: places.persistent,
@@ -59,7 +69,8 @@ impl<'a> Planner<'a> {
 
     /// The plan of frames of `slots` rows that go in rounds, whose loop has no handle yet; `None` where they never do.
     pub(super) fn rounds(self, places: Places, slots: usize) -> Option<RoundPlan<'a>> {
-        if slots > self.most_round_rows {
+        let extent = self.round_extent()?;
+        if slots > extent.slots || slots * extent.heads > MOST_REPETITIONS {
             return None;
         }
         let frame = self.plan(places, slots);
@@ -101,20 +112,14 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What the workspace is told of rounds, whose drafts may be `fitted`.
-fn rounds(speculation: Option<&Speculation>, fitted: bool) -> Option<(&DraftTree, RoundHeads)> {
-    speculation.map(|Speculation { tree, .. }| (tree, RoundHeads::new(tree, fitted)))
-}
-
-/// Bytes of the arena of frames of up to `max_batch` rows, and of their rounds, whose drafts may be `fitted`.
+/// Bytes of the arena of frames of up to `max_batch` rows, and of their rounds.
 pub fn context_bytes(
     spec: &ModelSpec,
     float_type: FloatType,
     max_batch: usize,
-    speculation: Option<&Speculation>,
-    fitted: bool,
+    rounds: Option<RoundExtent>,
 ) -> u64 {
-    WorkspaceAddresses::new(spec, float_type, max_batch, rounds(speculation, fitted), 0).bytes
+    WorkspaceAddresses::new(spec, float_type, max_batch, rounds, 0).bytes
 }
 
 /// Bytes of the counters of rounds.

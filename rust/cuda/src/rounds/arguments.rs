@@ -115,6 +115,8 @@ pub struct RoundLoop {
     settled: u32,
     /// Streams that were not done after the last round.
     pub unfinished: u32,
+    passes: u32,
+    reserved: u32,
 }
 
 /// `RoundCounters` of `kernels/rounds.cuh`.
@@ -257,5 +259,5 @@ const _: () = assert!(
     size_of::<TreeArgument>() == 32
         && size_of::<CodebookAddresses>() == 56
         && size_of::<RoundState>() == 160
-        && size_of::<RoundLoop>() == 8
+        && size_of::<RoundLoop>() == 16
 );

@@ -8,8 +8,8 @@ use overtone_core::rounds::{DraftShape, MOST_VERIFY_ROWS, Speculation};
 use overtone_core::spec::ModelSpec;
 use overtone_core::spec::weights::WeightName;
 use overtone_core::tensor::FloatType;
-use overtone_cuda::executor::{CudaExecutor as Engine, CudaOptions, context_bytes};
-use overtone_cuda::layout::{MatrixShapes, WeightAddresses};
+use overtone_cuda::executor::{CudaExecutor as Engine, CudaOptions, MOST_PAYING_ROWS, context_bytes};
+use overtone_cuda::layout::{MatrixShapes, RoundExtent, WeightAddresses};
 use pyo3::prelude::*;
 
 use super::block::TalkerTable;
@@ -132,12 +132,15 @@ pub fn estimate_cuda_memory(
     let float_type = parse_float_type(dtype)?;
     let max_batch = within("max_batch", max_batch, MAX_BATCH)?;
     let verify_rows = within("spec_verify_size", verify_rows, MOST_VERIFY_ROWS)?;
-    // Of shapes with so many rows, a chain takes the most.
-    let speculation = Speculation::new(DraftShape::Chain, verify_rows, None);
     let spec = &spec.0;
     let tables = vec![float_type; spec.residual_codebooks];
     let code_zero = spec.code_zero_size.map(|_| float_type);
     let weights = WeightAddresses::new(spec, float_type, &tables, code_zero, None, 0).bytes;
-    let context = context_bytes(spec, float_type, max_batch, speculation.as_ref(), false);
+    // Of shapes with so many rows, a chain takes the most.
+    let speculation = Speculation::new(DraftShape::Chain, verify_rows, None);
+    let speculation = speculation.filter(|speculation| speculation.suits(spec));
+    let rounds = speculation
+        .map(|speculation| RoundExtent::new(&speculation.tree, false, MOST_PAYING_ROWS.min(max_batch)));
+    let context = context_bytes(spec, float_type, max_batch, rounds);
     Ok((weights, context as usize + ARENA_ALIGNMENT))
 }

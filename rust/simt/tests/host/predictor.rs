@@ -9,11 +9,11 @@ use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
 use overtone_cuda::arguments::ElementType;
 use overtone_cuda::frame::{FrameBlock, FrameCounters, TensorReference, block_bytes};
-use overtone_cuda::layout::{Address, WeightAddresses, WorkspaceAddresses};
+use overtone_cuda::layout::{Address, RoundExtent, WeightAddresses, WorkspaceAddresses};
 use overtone_cuda::load::{Source, load, staging_bytes, weight_addresses};
 use overtone_cuda::plan::FramePlan;
 use overtone_cuda::rounds::RoundPlan;
-use overtone_cuda::rounds::arguments::{RoundCounters, RoundHeads};
+use overtone_cuda::rounds::arguments::RoundCounters;
 use overtone_simt::MAX_SHARED_BYTES;
 
 use super::fixtures::rows::{Extents, Outputs, Predicted, Row, UNWRITTEN};
@@ -98,7 +98,7 @@ impl Predictor {
     fn layout(&self, slots: usize, base: Address) -> WorkspaceAddresses {
         let fitted = self.weights.drafts.is_some();
         let trees = self.speculation.as_ref().map(|speculation| &speculation.tree);
-        let rounds = trees.map(|tree| (tree, RoundHeads::new(tree, fitted)));
+        let rounds = trees.map(|tree| RoundExtent::new(tree, fitted, slots));
         WorkspaceAddresses::new(&self.spec, self.float_type, slots, rounds, base)
     }
 
