@@ -95,7 +95,7 @@ struct RoundLoop {
     uint32_t settled; // blocks of this round's last kernel; in the upper half, those whose stream is not done
     uint32_t unfinished; // streams that were not done after the last round
     uint32_t passes; // so far, the prefill among them
-    uint32_t reserved;
+    uint32_t goes_on; // whether there is another round
 };
 
 /// What the rounds of one row of the batch counted since the predictor was loaded.

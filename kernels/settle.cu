@@ -131,7 +131,8 @@ DEVICE void end_round(const SettleArguments& arguments, bool unfinished) {
     }
     loop.unfinished = left;
     loop.passes += 1;
-    repeat_loop(arguments.conditional, left != 0 && loop.passes < arguments.codebook_count);
+    loop.goes_on = left != 0 && loop.passes < arguments.codebook_count;
+    repeat_loop(arguments.conditional, loop.goes_on);
 }
 
 /// What the next round's rows feed, in the residual stream: a warp a row, four elements a lane at a time.

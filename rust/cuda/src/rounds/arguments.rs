@@ -113,10 +113,11 @@ pub struct RowProposals {
 #[repr(C)]
 pub struct RoundLoop {
     settled: u32,
-    /// Streams that were not done after the last round.
+    /// Streams that were not done after the last pass.
     pub unfinished: u32,
     passes: u32,
-    reserved: u32,
+    /// Whether there is another round.
+    pub goes_on: u32,
 }
 
 /// `RoundCounters` of `kernels/rounds.cuh`.

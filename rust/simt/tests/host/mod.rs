@@ -125,6 +125,12 @@ impl Memory {
             .collect()
     }
 
+    /// What lies so many bytes behind its start.
+    pub fn read_at<T: bytemuck::Pod>(&self, offset: usize) -> T {
+        let bytes: &[u8] = bytemuck::cast_slice(self.0.as_slice());
+        bytemuck::pod_read_unaligned(&bytes[offset..offset + size_of::<T>()])
+    }
+
     /// Numbers of a type, widened.
     pub fn read_floats(&self, float_type: FloatType, count: usize) -> Vec<f32> {
         let bytes: &[u8] = bytemuck::cast_slice(self.0.as_slice());

@@ -13,7 +13,7 @@ use overtone_cuda::layout::{Address, RoundExtent, WeightAddresses, WorkspaceAddr
 use overtone_cuda::load::{Source, load, staging_bytes, weight_addresses};
 use overtone_cuda::plan::FramePlan;
 use overtone_cuda::rounds::RoundPlan;
-use overtone_cuda::rounds::arguments::RoundCounters;
+use overtone_cuda::rounds::arguments::{RoundCounters, RoundLoop};
 use overtone_simt::MAX_SHARED_BYTES;
 
 use super::fixtures::rows::{Extents, Outputs, Predicted, Row, UNWRITTEN};
@@ -140,14 +140,22 @@ impl Predictor {
             conditional: 0,
         }
         .launches();
+        let loop_at = (addresses.round_loop - workspace.address()) as usize;
+        let round_loop = || workspace.read_at::<RoundLoop>(loop_at);
         self.host.go(&launches.before);
+        let mut rounds = 0;
         // As many as a frame without a single draft takes: those after the last are to change nothing.
         for _ in 1..self.spec.residual_codebooks {
+            assert_eq!(round_loop().goes_on == 1, round_loop().unfinished > 0);
+            rounds += u64::from(round_loop().goes_on);
             self.host.go(&launches.round);
         }
+        assert_eq!((round_loop().unfinished, round_loop().goes_on), (0, 0));
         let counted = round_counters.read::<RoundCounters>(slots);
         assert_eq!(counted, host_counters.read::<RoundCounters>(slots));
         self.counted = counted.into_iter().map(Into::into).collect();
+        let slowest = self.counted.iter().map(|counted| counted.rounds).max();
+        assert_eq!(Some(rounds), slowest, "the loop goes on until the slowest stream is done, and no longer");
         counters.read(1)[0]
     }
 
