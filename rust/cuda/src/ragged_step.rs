@@ -28,9 +28,9 @@ pub struct PublishedAddresses {
     pub last_tokens: Address,
     /// `[rows]`.
     pub status: Address,
-    /// [places], and whether int32 or int64.
+    /// `[places]`, and whether int32 or int64.
     pub positions: (Address, ElementType),
-    /// [places], and whether int32 or int64.
+    /// `[places]`, and whether int32 or int64.
     pub state_indices: (Address, ElementType),
     /// `[1]`.
     pub phase: Address,
