@@ -1,6 +1,6 @@
 //! Fitted drafts: what guesses a code from the hidden row of the code before it, and from that code.
 //!
-//! A stream whose `code_j` is pending, j = 1 … R−1, holds the final-norm row h [H] that made it. The logits of its
+//! A stream whose `code_j` is pending, j = 1 … R−1, holds the final-norm row h `[H]` that made it. The logits of its
 //! draft for `code_{j+1}` are D\[j\] · h + T\[j\]\[`code_j`\]: one head D\[j\] [V, H], read instead of the plain next
 //! head, and one row of the table T\[j\] [V, V]. `overtone fit-drafts` fits them to a checkpoint; drafts decide how soon a
 //! frame is done, never its codes.
