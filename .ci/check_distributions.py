@@ -37,7 +37,7 @@ SDIST_TOP = {
     "CHANGELOG.md", "Cargo.lock", "Cargo.toml", "LICENSE", "PKG-INFO", "README.md", "kernels", "pyproject.toml",
     "python", "rust",
 }  # fmt: skip
-SDIST_SUFFIXES = {"", ".cu", ".cuh", ".lock", ".md", ".py", ".pyi", ".rs", ".toml", ".typed"}
+SDIST_SUFFIXES = {"", ".cu", ".cuh", ".lock", ".md", ".ptx", ".py", ".pyi", ".rs", ".toml", ".typed"}
 
 
 def require(promise: str, broken: object) -> None:
