@@ -42,7 +42,7 @@ from benchmarks.synthetic_checkpoint import add_checkpoint_arguments, given_or_s
 
 import overtone
 from overtone import CodePredictor, InputError, OvertoneError, SamplingParams, SpecParams, UnsupportedError
-from overtone.cli.frames_file import check_codes, read_frames
+from overtone.cli.frames_file import read_frames
 from overtone.cli.machine import processor_name
 from overtone.cli.output_file import check_destination, write_whole
 from overtone.speculation import DRAFT_SHAPES, LARGEST_WINDOW
@@ -64,8 +64,7 @@ def sweep(checkpoint: Path, arguments: argparse.Namespace) -> tuple[dict[str, An
     }
     plain = CodePredictor.from_pretrained(checkpoint, **options)
     spec = plain.spec
-    frames.check_hidden_size(spec.talker_hidden_size)
-    check_codes(frames, spec, arguments.code_zero_table)
+    frames.check(spec, arguments.code_zero_table)
     sampling = choose_sampling(arguments.sampling, spec)
     clock, times = clock_of(plain)
     header = {

@@ -249,9 +249,10 @@ class RaggedStep:
 class RaggedSteps:
     """The part of :class:`~overtone.CodePredictor` that lays out steps; it uses no weights."""
 
-    @property
-    def _loaded(self) -> Executor:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        @property
+        def _loaded(self) -> Executor: ...
 
     def prepare_ragged_step(
         self,

@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from overtone import ModelSpec, SamplingParams, _core
-from overtone.cli.frames_file import Frames, check_codes, read_frames
+from overtone.cli.frames_file import Frames, read_frames
 from overtone.cli.options import (
     DRAFTS_FILE,
     checkpoint_argument,
@@ -149,8 +149,7 @@ def fit_drafts(
     given = [file for file in (frames_file, sampling_file, code_zero_table) if file is not None]
     check_destination("--out", out, [*given, *sources])
     frames = read_frames(frames_file)
-    frames.check_hidden_size(spec.talker_hidden_size)
-    check_codes(frames, spec, code_zero_table)
+    frames.check(spec, code_zero_table)
     sampling = choose_sampling(
         spec,
         frames.streams,

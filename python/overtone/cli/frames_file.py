@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from overtone import ModelSpec
     from overtone._core import Tensor
 
-__all__ = ["Frames", "check_codes", "read_frames"]
+__all__ = ["Frames", "read_frames"]
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,33 @@ class Frames:
         """B."""
         return int(self.code_zero.shape[1])
 
-    def check_hidden_size(self, talker_hidden_size: int) -> None:
-        """Check that the rows are as wide as the talker.
+    def check(self, spec: ModelSpec, code_zero_table: Path | None) -> None:
+        """Check the rows and codes against the talker: its width, and its codec table, wherever that is.
 
         Raises:
-            InputError: They are not.
+            InputError: The rows are of another width; there is no such table, or a code is no row of it.
+            CheckpointError: The file `code_zero_table` cannot be read.
         """
+        self._check_hidden_size(spec.talker_hidden_size)
+        size = spec.code_zero_size
+        if code_zero_table is not None:
+            shapes = [tensor.shape for tensor in _core.read_tensors(code_zero_table).values() if tensor.ndim == 2]
+            if len(shapes) != 1:
+                # Loading will say what is wrong with the file.
+                return
+            size = shapes[0][0]
+        if size is None:
+            raise InputError(
+                "the checkpoint has no talker's codec table: name a file that has it with --code-zero-table"
+            )
+        self._check_code_zero(size)
+
+    def _check_hidden_size(self, talker_hidden_size: int) -> None:
         if self.talker_last_hidden.shape[2] != talker_hidden_size:
             expected = [self.count, self.streams, talker_hidden_size]
             raise _refused(self.file, "talker_last_hidden", f"shape {[*self.talker_last_hidden.shape]}", str(expected))
 
-    def check_code_zero(self, code_zero_size: int) -> None:
-        """Check that every code is a row of the talker's codec table.
-
-        Raises:
-            InputError: One is not; the message says which.
-        """
+    def _check_code_zero(self, code_zero_size: int) -> None:
         outside = (self.code_zero < 0) | (self.code_zero >= code_zero_size)
         if outside.any():
             position = _first(outside)
@@ -91,25 +102,6 @@ def read_frames(file: Path) -> Frames:
         position = _first(unusable)
         raise _refused(file, "talker_last_hidden", f"{rows[tuple(position)]} at {position}", "finite values")
     return Frames(file, rows, code_zero.numpy())
-
-
-def check_codes(frames: Frames, spec: ModelSpec, code_zero_table: Path | None) -> None:
-    """Check `code_zero` against the talker's codec table, wherever that is.
-
-    Raises:
-        InputError: There is no such table, or a code is no row of it.
-        CheckpointError: The file `code_zero_table` cannot be read.
-    """
-    size = spec.code_zero_size
-    if code_zero_table is not None:
-        shapes = [tensor.shape for tensor in _core.read_tensors(code_zero_table).values() if tensor.ndim == 2]
-        if len(shapes) != 1:
-            # Loading will say what is wrong with the file.
-            return
-        size = shapes[0][0]
-    if size is None:
-        raise InputError("the checkpoint has no talker's codec table: name a file that has it with --code-zero-table")
-    frames.check_code_zero(size)
 
 
 def _tensor(file: Path, tensors: dict[str, Tensor], name: str, shape: str, types: tuple[str, ...]) -> Tensor:

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from overtone import CodePredictor, ModelSpec, Tensor, _core
-from overtone.cli.frames_file import Frames, check_codes, read_frames
+from overtone.cli.frames_file import Frames, read_frames
 from overtone.cli.options import (
     DRAFTS_FILE,
     WORKING_TYPES,
@@ -115,8 +115,7 @@ def predict(
     given = [file for file in (frames_file, sampling_file, code_zero_table, drafts) if file is not None]
     check_destination("--out", out, [*given, *sources, *fitted])
     frames = read_frames(frames_file)
-    frames.check_hidden_size(spec.talker_hidden_size)
-    check_codes(frames, spec, code_zero_table)
+    frames.check(spec, code_zero_table)
     sampling = choose_sampling(
         spec,
         frames.streams,

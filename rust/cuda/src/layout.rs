@@ -2,6 +2,7 @@
 //! batch. Nothing here allocates; [`crate::plan`] turns the addresses into launches.
 
 use bytemuck::{Pod, Zeroable};
+use overtone_core::checkpoint::drafts::drafted_behind;
 use overtone_core::rounds::DraftTree;
 use overtone_core::spec::ModelSpec;
 use overtone_core::tensor::FloatType;
@@ -232,7 +233,7 @@ impl WeightAddresses {
         });
         let rotary = carver.take(vector(spec.positions() * spec.head_size));
         let drafts = draft_type.map(|stored| {
-            let pending = 1..spec.residual_codebooks.saturating_sub(1);
+            let pending = drafted_behind(spec);
             let table = (spec.codebook_size * spec.codebook_size * stored.size()) as u64;
             DraftAddresses {
                 heads: pending.clone().map(|_| carver.take(shapes.head.bytes(float_type))).collect(),

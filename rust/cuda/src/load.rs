@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use bytemuck::cast_slice;
-use overtone_core::checkpoint::drafts::{DraftName, Drafts};
+use overtone_core::checkpoint::drafts::{DraftName, Drafts, drafted_behind};
 use overtone_core::checkpoint::{Checkpoint, CheckpointError};
 use overtone_core::spec::weights::WeightName;
 use overtone_core::spec::{ModelSpec, PositionEncoding};
@@ -118,11 +118,6 @@ fn draft_bytes(drafts: &Drafts, spec: &ModelSpec, name: DraftName) -> u64 {
     (name.shape(spec).iter().product::<usize>() * drafts.float_type().size()) as u64
 }
 
-/// The drafts that rounds use: j = 1 … R − 2, since a draft of `code_R` would save nothing.
-fn pending_codebooks(spec: &ModelSpec) -> std::ops::Range<usize> {
-    1..spec.residual_codebooks.saturating_sub(1)
-}
-
 fn tensors(checkpoint: &Checkpoint<'_>) -> impl Iterator<Item = WeightName> {
     let code_zero = checkpoint.has(WeightName::CodeZeroTable).then_some(WeightName::CodeZeroTable);
     checkpoint.spec().weights().chain(code_zero)
@@ -151,7 +146,7 @@ pub unsafe fn load<M: Machine>(
 ) -> Result<(), LoadError<M::Error>> {
     let Source { checkpoint, drafts } = source;
     let of_drafts = |drafts| {
-        let names = pending_codebooks(checkpoint.spec());
+        let names = drafted_behind(checkpoint.spec());
         let names = names.flat_map(|pending| [DraftName::Head(pending), DraftName::Table(pending)]);
         names.map(|name| draft_bytes(drafts, checkpoint.spec(), name)).sum::<u64>()
     };
@@ -250,7 +245,7 @@ impl<M: Machine> Loader<'_, '_, M> {
     fn drafts(&mut self, drafts: &Drafts, addresses: &DraftAddresses) -> Result<(), LoadError<M::Error>> {
         let spec = self.checkpoint.spec();
         let places = addresses.heads.iter().zip(&addresses.tables);
-        for (pending, (head, table)) in pending_codebooks(spec).zip(places) {
+        for (pending, (head, table)) in drafted_behind(spec).zip(places) {
             for (name, target) in
                 [(DraftName::Head(pending), self.staging.tensor), (DraftName::Table(pending), *table)]
             {

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -69,6 +70,12 @@ impl fmt::Display for DraftName {
             Self::Table(pending) => write!(formatter, "draft_table.{pending}"),
         }
     }
+}
+
+/// The codebooks j of the pending codes that rounds draft behind: 1 … R−2. A file holds drafts of `code_R` too, but when
+/// `code_{R−1}` is pending, a draft would save nothing.
+pub const fn drafted_behind(spec: &ModelSpec) -> Range<usize> {
+    1..spec.residual_codebooks.saturating_sub(1)
 }
 
 /// How drafts were fitted.

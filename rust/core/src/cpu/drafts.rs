@@ -3,14 +3,14 @@
 use super::panels::{PanelMatrix, WeightType};
 use super::team::Team;
 use super::weights::{LoadError, OwnedTable};
-use crate::checkpoint::drafts::{DraftName, Drafts};
+use crate::checkpoint::drafts::{DraftName, Drafts, drafted_behind};
 use crate::frame::Table;
 use crate::spec::ModelSpec;
 
 /// The drafts that rounds read.
 #[derive(Debug)]
 pub(super) struct DraftWeights {
-    /// D\[j\] and T\[j\] for a pending `code_j`, j = 1 … R−2: a draft of `code_R` would save nothing.
+    /// D\[j\] and T\[j\] for each pending `code_j` of [`drafted_behind`].
     pending: Vec<(PanelMatrix, OwnedTable)>,
 }
 
@@ -34,7 +34,7 @@ impl DraftWeights {
             let table = drafts.read(DraftName::Table(pending), OwnedTable::copy)??;
             Ok((head, table))
         };
-        let pending = (1..spec.residual_codebooks.saturating_sub(1)).map(&mut read);
+        let pending = drafted_behind(spec).map(&mut read);
         Ok(Self { pending: pending.collect::<Result<_, LoadError>>()? })
     }
 
